@@ -1,0 +1,170 @@
+"""One rank of a run, from joining the others to the sealed record.
+
+Everything that is decided by looking at a disk is decided by rank 0 for all: whose folder it is,
+where the packed data lie, which checkpoint to continue from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from boldcast.cli import blocks, run_folder
+from boldcast.config.resolve import batch_arithmetic
+from boldcast.config.schema import Config
+from boldcast.data.store import Store, prepare
+from boldcast.errors import AcceptanceMissed, Diverged, StoppedOnRequest
+from boldcast.launch.local import die_with_parent
+from boldcast.model.forecaster import describe
+from boldcast.parallel.agree import from_rank_zero
+from boldcast.parallel.place import started_by_torchrun
+from boldcast.parallel.strategy import unwrap
+from boldcast.parallel.world import World
+from boldcast.record.events import EventLog
+from boldcast.record.manifest import open_manifest, seal
+from boldcast.score.report import write_report
+from boldcast.train.log import RunLog
+from boldcast.train.run import Job, build, conclude
+from boldcast.train.stop import StopRequest
+
+
+def run(
+    config: Config, argv: Sequence[str], run_dir: Path, root: Path, cache: Path, stop: StopRequest
+) -> None:
+    """Train ``config`` in ``run_dir`` as the rank that the environment says.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        The command line, for the record.
+    root, cache : Path
+        Folders of the data and of packed stores.
+
+    Raises
+    ------
+    StoppedOnRequest, Diverged, AcceptanceMissed, UsageRefused, DataRefused
+        As the run ended.
+    """
+    if started_by_torchrun():
+        die_with_parent()
+    world = World.from_env()
+    device = world.device(config.train.device)
+    with ExitStack() as folder:
+        with world.process_group(device, config.parallel.timeout_s):
+            place = from_rank_zero(world, lambda: _enter(folder, run_dir, config))
+            if place == "complete":
+                return
+            store = Store.open(from_rank_zero(world, lambda: prepare(config, root, cache)))
+            quiet = not world.is_rank_zero
+            log = RunLog(
+                config.log, run_dir, config.name, quiet=quiet, log_every=config.train.log_every
+            )
+            folder.callback(log.close)
+            job = build(config, store, world, run_dir, log, stop)
+            found = blocks.build(config, argv, store, world, device, job)
+            record = _Record(run_dir, found) if world.is_rank_zero else None
+            _announce(log, config, job, world, str(device))
+            status = _fit(job, record)
+        if record is not None:
+            _finish(job, record, status, log)
+        if status == "stopped":
+            raise StoppedOnRequest(
+                f"Stopped on request after step {job.trainer.state.step}. "
+                "The same command continues the run."
+            )
+
+
+def _enter(folder: ExitStack, run_dir: Path, config: Config) -> str:
+    folder.enter_context(run_folder.held(run_dir))
+    place = run_folder.state(run_dir, config)
+    if place != "complete":
+        run_folder.start(run_dir, config)
+    return place
+
+
+class _Record:
+    """The manifest and the events of one attempt; rank 0 has it."""
+
+    def __init__(self, run_dir: Path, found: dict[str, Any]) -> None:
+        self.run_dir = run_dir
+        self.events = EventLog(run_dir / "events.jsonl")
+        self._blocks = found
+        self._attempts = _earlier_attempts(run_dir)
+
+    def open(self, step: int) -> None:
+        """Say that an attempt begins at ``step``."""
+        world_size = self._blocks["parallel"]["world_size"]
+        self._attempts.append(
+            {"first_step": step, "last_step": None, "world_size": world_size, "end": "open"}
+        )
+        self.events.write("started", step=step, world_size=world_size)
+        open_manifest(self.run_dir, self._blocks, self._attempts)
+
+    def seal(self, status: str, step: int, **results: Any) -> None:
+        """Say how the attempt ended."""
+        self._attempts[-1] |= {"last_step": step, "end": status}
+        self.events.write(status, step=step)
+        seal(
+            self.run_dir,
+            self._blocks,
+            {"status": status, "steps": step, **results},
+            self._attempts,
+        )
+
+
+def _fit(job: Job, record: _Record | None) -> str:
+    """Train; an end by error is sealed before it goes on."""
+    try:
+        job.trainer.resume()
+        if record is not None:
+            record.open(job.trainer.state.step)
+        return job.fit().status
+    except Exception as error:
+        if record is not None:
+            job.trainer.close()
+            status = "diverged" if isinstance(error, Diverged) else "failed"
+            record.seal(status, job.trainer.state.step, first_cause=str(error))
+        raise
+
+
+def _finish(job: Job, record: _Record, status: str, log: RunLog) -> None:
+    """Score and report a completed run, and seal the record."""
+    job.trainer.close()
+    step = job.trainer.state.step
+    if status == "stopped":
+        record.seal(
+            "stopped", step, first_cause=f"{job.trainer.stop.signal_name or 'a stop request'}"
+        )
+        return
+    log.say("Scoring the held-out scans.")
+    scores = conclude(job, record.run_dir)
+    write_report(record.run_dir)
+    record.seal("completed", step, scores=scores, **blocks.final_digests(job))
+    if scores["missed"]:
+        raise AcceptanceMissed("The run is complete, but: " + " ".join(scores["missed"]))
+
+
+def _announce(log: RunLog, config: Config, job: Job, world: World, device: str) -> None:
+    counts = describe(unwrap(job.trainer.model))
+    log.say(f"{config.name}: {batch_arithmetic(config, world.world_size)}")
+    log.say(
+        f"{counts['total']:,} parameters on {device}, level {config.numerics.level}, "
+        f"{job.batches.order.n:,} training and {len(job.held_out):,} held-out windows of "
+        f"{config.data.context_length} volumes x {len(job.store.regions)} regions"
+    )
+    for note in job.store.notes:
+        log.say(f"note: {note}")
+
+
+def _earlier_attempts(run_dir: Path) -> list[dict[str, Any]]:
+    try:
+        manifest = orjson.loads((run_dir / "manifest.json").read_bytes())
+        attempts = [dict(attempt) for attempt in manifest["attempts"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [{**a, "end": "killed"} if a.get("end") == "open" else a for a in attempts]

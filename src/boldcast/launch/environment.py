@@ -1,0 +1,56 @@
+"""The environment that a run's processes are started with.
+
+Some settings count only if they stand before torch, Triton or mamba_ssm is imported, so the
+launching process exports them; a value the user has set is kept. Which ones, and why:
+
+``OMP_NUM_THREADS``, ``MKL_NUM_THREADS``
+    ``numerics.threads``: the bits of some reductions depend on the number of threads.
+``OMP_WAIT_POLICY``
+    ``PASSIVE``: waiting threads that spin starve other ranks where there are fewer cores.
+``CUBLAS_WORKSPACE_CONFIG``, ``MAMBA_DETERMINISTIC``, ``CAUSAL_CONV1D_DETERMINISTIC``
+    Deterministic CUDA kernels, at every level but ``fast``.
+``TRITON_F32_DEFAULT``
+    ``ieee``: without it Triton's float32 products round their inputs to TF32.
+``GLOO_SOCKET_IFNAME``
+    ``lo``: hosts that cannot resolve their own name fail or hang otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from boldcast.config.schema import Config
+
+
+def exports(config: Config) -> dict[str, str]:
+    """Return what the processes of a run on this machine need in their environment."""
+    settings = {
+        "OMP_NUM_THREADS": str(config.numerics.threads),
+        "MKL_NUM_THREADS": str(config.numerics.threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    if config.numerics.level != "fast":
+        settings |= {
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            "MAMBA_DETERMINISTIC": "1",
+            "CAUSAL_CONV1D_DETERMINISTIC": "1",
+        }
+    if not config.numerics.allow_tf32:
+        settings["TRITON_F32_DEFAULT"] = "ieee"
+    return settings
+
+
+def merged(config: Config, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return ``env`` with the exports that it does not set itself."""
+    return exports(config) | dict(env)
+
+
+def visible_gpus(env: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> int:
+    """Count the GPUs that a process started with ``env`` would see, without torch or a driver."""
+    chosen = env.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return len([name for name in chosen.split(",") if name.strip() and name.strip() != "-1"])
+    return len(list(devices.glob("nvidia[0-9]*")))

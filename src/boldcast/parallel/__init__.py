@@ -1,0 +1,1 @@
+"""Several processes as one: who this process is, and sums whose bits do not depend on it."""

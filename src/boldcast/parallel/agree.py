@@ -1,0 +1,65 @@
+"""Small agreements between ranks, so that none acts alone and leaves the others waiting.
+
+Example
+-------
+>>> from boldcast.parallel.world import World
+>>> from_rank_zero(World(), lambda: "prepared")
+'prepared'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from boldcast.errors import BoldcastError
+from boldcast.parallel.world import World
+
+T = TypeVar("T")
+
+
+def from_rank_zero(world: World, work: Callable[[], T]) -> T:
+    """Do ``work`` on rank 0 alone and return its result, or raise its refusal, on every rank.
+
+    Parameters
+    ----------
+    work : callable
+        Returns something small that pickles.
+
+    Raises
+    ------
+    BoldcastError
+        What ``work`` raised on rank 0. Any other exception of rank 0 is raised there, and the
+        others raise a ``BoldcastError`` that names it.
+    """
+    if world.world_size == 1:
+        return work()
+    outcome: list[object] = [None, None]
+    if world.is_rank_zero:
+        try:
+            outcome[0] = work()
+        except BoldcastError as error:
+            error.on_every_rank = True
+            outcome[1] = error
+        except Exception as error:
+            outcome[1] = repr(error)
+            dist.broadcast_object_list(outcome, src=0)
+            raise
+    dist.broadcast_object_list(outcome, src=0)
+    if isinstance(outcome[1], BoldcastError):
+        raise outcome[1]
+    if outcome[1] is not None:
+        raise BoldcastError(f"Rank 0 failed: {outcome[1]}")
+    return outcome[0]  # type: ignore[return-value]
+
+
+def same_everywhere(world: World, number: int, device: torch.device) -> bool:
+    """Tell whether every rank holds the same ``number`` (below 2**62 in size)."""
+    if world.world_size == 1:
+        return True
+    extremes = torch.tensor([number, -number], dtype=torch.int64, device=device)
+    dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
+    return extremes[0].item() == number and -extremes[1].item() == number

@@ -1,0 +1,241 @@
+"""From a configuration and a packed store to a trained model and its scores.
+
+``build`` puts a training job together, the same on every rank; ``Job.fit`` trains it; ``conclude``
+scores the trained model on rank 0 and writes what the report shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from boldcast.config.schema import Config
+from boldcast.data.neighbours import coordinate_neighbours, correlation_neighbours
+from boldcast.data.order import Order
+from boldcast.data.segments import observed_stretches
+from boldcast.data.store import Store
+from boldcast.data.windows import Windows
+from boldcast.errors import AcceptanceMissed
+from boldcast.files import PART, canonical_json, write_bytes
+from boldcast.model.forecaster import Forecaster, build_forecaster
+from boldcast.model.skip import fit_skip
+from boldcast.parallel.strategy import unwrap
+from boldcast.parallel.world import World, share
+from boldcast.score.baselines import ar_forecast, fit_ar, trivial_mse
+from boldcast.score.gates import beats_trivial, heldout_decreased_by
+from boldcast.score.metrics import evaluate_forecasts
+from boldcast.train.evaluate import forecast_scan
+from boldcast.train.loader import MicroBatches, ValidationBatches, Window, loader
+from boldcast.train.log import RunLog
+from boldcast.train.objective import Objective
+from boldcast.train.seeding import derive, fix_numerics
+from boldcast.train.stop import StopRequest
+from boldcast.train.trainer import Outcome, Trainer
+
+AR_LAGS = 8
+"""Lags of the per-region autoregression that every report compares with."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is ready to train."""
+
+    config: Config
+    store: Store
+    trainer: Trainer
+    train_loader: DataLoader[Window]
+    batches: MicroBatches
+    val_loader: DataLoader[Window]
+    held_out: Windows
+
+    def fit(self) -> Outcome:
+        """Train to the end or to a stop request."""
+        return self.trainer.fit(
+            self.train_loader,
+            sampler=self.batches,
+            val_loader=self.val_loader,
+            val_every=self.config.validation.every,
+        )
+
+
+def build(
+    config: Config, store: Store, world: World, run_dir: Path, log: RunLog, stop: StopRequest
+) -> Job:
+    """Put together model, data and trainer for this rank.
+
+    Raises
+    ------
+    DataRefused
+        If a split has no window.
+    UsageRefused
+        If the configuration does not fit this machine or world size.
+    """
+    fix_numerics(config.numerics)
+    device = world.device(config.train.device)
+    data, train = config.data, config.train
+    windows = Windows(store, "train", data.context_length, data.horizons, data.stride)
+    held_out = Windows(store, "held_out", data.context_length, data.horizons, data.val_stride)
+    model = build_model(config, store, device)
+    objective = Objective(
+        context_length=data.context_length,
+        horizons=data.horizons,
+        region_mask=torch.from_numpy(store.region_mask.astype(np.float32)).to(device),
+        region_layout=config.model.layout == "region",
+        autocast=torch.bfloat16 if train.dtype == "bfloat16" else None,
+    )
+    trainer = Trainer(model, config, objective, world, run_dir, log, stop)
+    batches = MicroBatches(
+        Order(len(windows), derive(config.seed, "order")),
+        trainer.gradient.leaves,
+        n_micro=trainer.n_micro,
+        micro_batch_size=train.micro_batch_size,
+    )
+    groups = ValidationBatches(
+        len(held_out), train.micro_batch_size, world, config.validation.mode
+    )
+    return Job(
+        config=config,
+        store=store,
+        trainer=trainer,
+        batches=batches,
+        train_loader=loader(
+            windows,
+            batches,
+            n_workers=len(share(data.num_workers, world.world_size, world.rank)),
+            pin_memory=device.type == "cuda",
+        ),
+        val_loader=loader(held_out, groups, pin_memory=device.type == "cuda"),
+        held_out=held_out,
+    )
+
+
+def build_model(config: Config, store: Store, device: torch.device) -> Forecaster:
+    """Return the forecaster with its first weights, which depend on the seed alone."""
+    settings = config.model
+    neighbours: Tensor | None = None
+    if settings.layout == "region" and settings.spatial_k:
+        if settings.spatial_neighbours == "coordinates":
+            table = coordinate_neighbours(
+                Path(str(settings.coordinates)), store.regions, settings.spatial_k
+            )
+        else:
+            table = correlation_neighbours(store, settings.spatial_k)
+        neighbours = torch.from_numpy(table)
+    model = build_forecaster(
+        settings,
+        n_regions=len(store.regions),
+        horizons=config.data.horizons,
+        neighbours=neighbours,
+        seed=derive(config.seed, "weights"),
+        device=device,
+    )
+    if settings.skip == "fitted":
+        fit_skip(model.skip, _series(config, store, "train"), store.region_mask, settings.skip_ridge)
+    return model
+
+
+def conclude(job: Job, run_dir: Path) -> dict[str, Any]:
+    """Score the trained model and write what the run leaves; rank 0 only.
+
+    Writes ``model.safetensors``, ``history.json`` and ``evaluation.json`` and returns the scores
+    for the record, the missed bars in ``missed``.
+    """
+    model = unwrap(job.trainer.model)
+    part = run_dir / f"model.safetensors{PART}"
+    save_file({name: t.contiguous() for name, t in model.state_dict().items()}, part)
+    part.replace(run_dir / "model.safetensors")
+    history = job.trainer.state.history
+    baselines = _trivial(job)
+    evaluation = evaluate_forecasts(
+        _forecasts(job),
+        job.config.data.horizons,
+        job.store.region_mask,
+        job.store.regions,
+        t_r=job.store.t_r,
+        notes=job.store.notes,
+    )
+    write_bytes(run_dir / "evaluation.json", canonical_json(evaluation))
+    missed = _missed(job.config, history, baselines)
+    write_bytes(
+        run_dir / "history.json",
+        canonical_json({**history, "baselines": baselines, "missed": missed}),
+    )
+    return {
+        "held_out_mse": history["val_loss"][-1],
+        "held_out_mse_per_horizon": history["per_horizon"][-1],
+        "best_step": job.trainer.state.best_step,
+        "baselines": baselines,
+        "missed": missed,
+    }
+
+
+def _missed(
+    config: Config, history: Mapping[str, Any], baselines: Mapping[str, float]
+) -> list[str]:
+    """Return a sentence for each bar of the configuration that the run did not reach."""
+    bars = config.validation
+    missed: list[str] = []
+    try:
+        if bars.heldout_decreased_by:
+            heldout_decreased_by(history, bars.heldout_decreased_by)
+    except AcceptanceMissed as error:
+        missed.append(str(error))
+    try:
+        if bars.baseline_ratio:
+            beats_trivial(history["val_loss"][-1], baselines, bars.baseline_ratio)
+    except AcceptanceMissed as error:
+        missed.append(str(error))
+    return missed
+
+
+def _trivial(job: Job) -> dict[str, float]:
+    """Return the trivial forecasts' mean squared errors on the held-out windows."""
+    data = job.config.data
+    spans = ((s.numpy()[None], o.numpy()[None]) for s, o in _each(job.held_out))
+    errors = trivial_mse(spans, data.context_length, data.horizons, job.store.region_mask)
+    return {name: float(np.mean(values)) for name, values in errors.items()}
+
+
+def _each(windows: Windows) -> Iterator[Window]:
+    return (windows[index] for index in range(len(windows)))
+
+
+def _forecasts(
+    job: Job,
+) -> Iterator[tuple[NDArray[np.float32], dict[str, NDArray[Any]], int]]:
+    """Yield truth, each forecaster's forecasts and the first origin of every held-out scan."""
+    weights = fit_ar(_series(job.config, job.store, "train"), job.config.data.horizons, AR_LAGS)
+    horizons, model = job.config.data.horizons, unwrap(job.trainer.model)
+    batch_size = job.config.train.micro_batch_size
+    for series in _series(job.config, job.store, "held_out"):
+        forecasts, first = forecast_scan(model, series, job.trainer.objective, batch_size)
+        repeated = np.repeat(series[first:, :, None], len(horizons), axis=2)
+        yield (
+            series,
+            {
+                "model": forecasts,
+                "persistence": repeated,
+                "ar8": ar_forecast(weights, series)[first:],
+            },
+            first,
+        )
+
+
+def _series(config: Config, store: Store, split: str) -> list[NDArray[np.float32]]:
+    """Return the gapless stretches of one side of the split, float32 (n_volumes, n_regions)."""
+    return [
+        np.array(store.series[store.volumes(index)][first : first + length])
+        for index, scan in enumerate(store.scans)
+        if scan.split == split
+        for first, length in observed_stretches(store.observed[store.volumes(index)])
+        if length > config.data.context_length
+    ]

@@ -1,0 +1,62 @@
+"""The gradient sum over real Gloo processes against the sequential definition."""
+
+import hashlib
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from boldcast.launch.local import command
+
+WORKER = Path(__file__).with_name("reduce_worker.py")
+COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 13)
+
+
+def _worker_module():
+    spec = importlib.util.spec_from_file_location("reduce_worker", WORKER)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _defined(leaves):
+    if len(leaves) == 1:
+        return leaves[0]
+    left = 1
+    while left * 2 < len(leaves):
+        left *= 2
+    return _defined(leaves[:left]) + _defined(leaves[left:])
+
+
+def _expected(n_micro):
+    leaf_gradients = _worker_module().leaf_gradients
+    leaves = [torch.cat([g.reshape(-1) for g in leaf_gradients(i)]) for i in range(n_micro)]
+    total = _defined(leaves) / float(n_micro)
+    return hashlib.sha256(total.numpy().tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_world_size_holds_the_bits_of_the_definition(world_size):
+    line = command(world_size, [str(WORKER), *map(str, COUNTS)])
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = [text.split(" ", 2) for text in done.stdout.splitlines() if "RESULT" in text]
+    assert len(results) == world_size
+    expected = {str(n): _expected(n) for n in COUNTS}
+    for _, _, text in results:
+        assert json.loads(text) == expected
+
+
+def test_one_process_without_torchrun_has_the_same_bits():
+    done = subprocess.run(
+        [sys.executable, str(WORKER), *map(str, COUNTS)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert json.loads(done.stdout.split(" ", 2)[2]) == {str(n): _expected(n) for n in COUNTS}
