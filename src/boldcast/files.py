@@ -1,4 +1,4 @@
-"""Write a file or a folder whole or not at all, read JSON strictly, and digest bytes.
+r"""Write a file or a folder whole or not at all, read JSON strictly, and digest bytes.
 
 Canonical JSON here means: sorted keys, UTF-8, one newline at the end, no NaN or Infinity, string
 keys only, no integer that a double cannot hold (orjson alone would write NaN as null and load
@@ -7,7 +7,7 @@ large integers as floats).
 Example
 -------
 >>> canonical_json({"b": 1, "a": [0.5]})
-b'{"a":[0.5],"b":1}\\n'
+b'{"a":[0.5],"b":1}\n'
 """
 
 from __future__ import annotations

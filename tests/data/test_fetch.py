@@ -18,9 +18,8 @@ from boldcast.data import fetch
 from boldcast.data.store import Store, prepare
 from boldcast.errors import DataRefused
 
-ATLAS = "class A:\n    aal2 = {%s}\nraise SystemExit('the wheel was run')\n" % ", ".join(
-    f'{n}: "{"Cerebelum" if n > 94 else "Region"}_{n}"' for n in range(1, 121)
-)
+TABLE = ", ".join(f'{n}: "{"Cerebelum" if n > 94 else "Region"}_{n}"' for n in range(1, 121))
+ATLAS = f"class A:\n    aal2 = {{{TABLE}}}\nraise SystemExit('the wheel was run')\n"
 
 
 def sha256(data: bytes) -> str:

@@ -94,7 +94,7 @@ def test_small_keys_are_not_swapped() -> None:
 @pytest.mark.parametrize("n", [16, 50])
 def test_places_are_uniform(n: int) -> None:
     """Count of (position, window) over epochs, against the bounds of a chi-square variable."""
-    epochs = 1000
+    epochs = 600
     counts = np.zeros((n, n))
     for epoch in range(epochs):
         counts[np.arange(n), permuted(5, epoch, np.arange(n), n)] += 1

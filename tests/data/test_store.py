@@ -7,6 +7,7 @@ import multiprocessing
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -249,6 +250,8 @@ def test_synthetic_data_say_so(tmp_path: Path) -> None:
     assert store.notes[0].startswith("SYNTHETIC DATA")
     other = Config(seed=4, data=config.data, synthetic=cfg)
     assert prepare(other, tmp_path, tmp_path / "cache") != store.folder
+    slow = replace(config, data=replace(config.data, t_r=2.0))
+    assert Store.open(prepare(slow, tmp_path, tmp_path / "cache")).t_r == 2.0
 
 
 def test_absent_data_are_refused_with_the_command(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def listed(observed: list[list[bool]], splits: list[str], side: str, span: int, 
     stride=st.integers(1, 5),
     data=st.data(),
 )
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 def test_locate_is_the_list_of_all_windows(observed, context, horizon, stride, data) -> None:
     sides = st.sampled_from(["train", "held_out"])
     splits = [data.draw(sides) for _ in observed]

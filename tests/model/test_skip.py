@@ -101,6 +101,8 @@ def test_low_rank_var_loses_least_of_the_fitted_values(rank):
     best = (u[:, :rank] * s[:rank]) @ vt[:rank]
     cut = fitted(rank=rank, ridge=ridge)
     assert cut.var_in.shape == (rank, N_REGIONS)
+    columns = cut.var_out.flatten(0, 1)
+    assert (columns.gather(0, columns.abs().argmax(0, keepdim=True)) > 0).all()  # signs are fixed
     found = augmented @ (cut.var_out.flatten(0, 1) @ cut.var_in).T.double().numpy()
     np.testing.assert_allclose(found, best, atol=2e-5)
 
@@ -121,11 +123,15 @@ def test_fit_freezes_and_ignores_masked_regions():
 
 
 def test_fit_has_the_same_bits_under_any_thread_setting():
+    # Long sums, kept in float64: rounding to float32 would hide most differences.
+    scan = np.random.default_rng(0).standard_normal((3000, 60)).astype(np.float32)
     before = torch.get_num_threads()
     results = []
     for n_threads in (1, 2):
         torch.set_num_threads(n_threads)
-        results.append(fitted(rank=2, ridge=1.0).state_dict())
+        module = LinearSkip(60, HORIZONS, N_LAGS, rank=2).double()
+        fit_skip(module, [scan], np.ones(60, dtype=bool), ridge=1.0)
+        results.append(module.state_dict())
         assert torch.get_num_threads() == n_threads
     torch.set_num_threads(before)
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
@@ -162,7 +168,6 @@ def test_precision_is_kept_under_autocast():
     module = fitted(rank=2, ridge=1.0)
     x = torch.randn(2, 6, N_REGIONS)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(module(x), module(x.clone()))
         inside = module(x)
     assert inside.dtype == torch.float32
     assert torch.equal(inside, module(x))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from boldcast.errors import DataRefused
-from boldcast.record.trace import GENESIS, TraceWriter, read_trace, trace_digest
+from boldcast.files import canonical_json
+from boldcast.record.trace import GENESIS, TraceWriter, link, read_trace, trace_digest
 
 
 def write(path: Path, steps: int, start: int = 1) -> Path:
@@ -105,7 +106,10 @@ def test_removed_doubled_and_swapped_lines_are_found(tmp_path: Path) -> None:
         b'{"chain":"a","step":true}\n',
         b'{"chain":"a","grad_norm":"x","loss":1.5,"lr":"x","step":1}\n',
         b'{"a":' * 900 + b"1" + b"}" * 900 + b"\n",
-        b'{"chain":"a","grad_norm":"x","loss":"x","lr":"x","step":1,"x":' + b"[" * 900 + b"]" * 900,
+        b'{"chain":"a","grad_norm":"x","loss":"x","lr":"x","step":1,"x":'
+        + b"[" * 990
+        + b"]" * 990
+        + b"}\n",
         b'{"chain":"a","grad_norm":"x","loss":"x","lr":"x","step":99999999999999999999}\n',
     ],
 )
@@ -113,6 +117,25 @@ def test_hostile_lines_are_refused(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(text)
     with pytest.raises(DataRefused, match="line 1 of `trace.jsonl`"):
+        read_trace(path)
+
+
+def test_a_line_written_otherwise_is_refused_although_its_content_chains(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.jsonl", 2)
+    path.write_bytes(path.read_bytes().replace(b'"step":2', b'"step": 2'))
+    with pytest.raises(DataRefused, match="line 2 .* canonical JSON"):
+        read_trace(path)
+
+
+def test_a_gap_in_the_steps_is_refused_although_the_lines_chain(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    chain = GENESIS
+    for step in (1, 3):
+        line = {"step": step, "loss": "0x0p+0", "grad_norm": "0x0p+0", "lr": "0x0p+0"}
+        chain = link(chain, line)
+        with path.open("ab") as stream:
+            stream.write(canonical_json({**line, "chain": chain}))
+    with pytest.raises(DataRefused, match="line 2 .* must follow step 1, but is step 3"):
         read_trace(path)
 
 

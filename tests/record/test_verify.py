@@ -112,11 +112,22 @@ def test_a_checkpoint_is_checked_by_its_own_listing_in_an_open_run(run: Path, bl
 
 def test_a_checkpoint_listing_cannot_lead_outside(run: Path, tmp_path: Path, blocks: Any) -> None:
     (tmp_path / "outside").write_bytes(b"x")
-    listing = {"../../../outside": sha256_bytes(b"x")}
     place = run / "checkpoints/step_00000002/digests.json"
+    listing = {"../../../outside": sha256_bytes(b"x"), **json.loads(place.read_text())}
     place.write_text(json.dumps(listing, separators=(",", ":")) + "\n")
     open_manifest(run, blocks)
     assert bad(run) == ["checkpoints/step_00000002"]
+
+
+def test_a_checkpoint_listing_is_not_read_through_a_link(
+    run: Path, tmp_path: Path, blocks: Any
+) -> None:
+    place = run / "checkpoints/step_00000002/digests.json"
+    place.rename(tmp_path / "outside")
+    place.symlink_to(tmp_path / "outside")
+    open_manifest(run, blocks)
+    name = "checkpoints/step_00000002"
+    assert bad(run) == [f"{name}/digests.json", name]
 
 
 def test_a_link_to_an_equal_file_outside_is_no_artifact(run: Path, tmp_path: Path) -> None:

@@ -152,6 +152,15 @@ def test_a_constant_region_leaves_no_nan_in_the_file():
     assert (result["t_r"], result["notes"]) == (0.72, notes)
 
 
+@pytest.mark.parametrize("level", [0.1, 0.3, 0.7, 1.1])
+def test_a_forecast_that_never_moves_has_no_correlation_not_a_rounding_error(level):
+    truth = np.random.default_rng(0).standard_normal((41, 1))
+    guess = np.full((36, 1, 1), level)
+    result = evaluate_forecasts([(truth, {"model": guess}, 4)], (1,), np.ones(1, bool), "a")
+    assert result["scores"]["model"][0]["r"] is None
+    assert result["scores"]["model"][0]["r_region_mean"] is None
+
+
 def test_misfits_are_refused():
     truth = np.zeros((10, 2))
     good = np.zeros((4, 2, 1))

@@ -6,7 +6,6 @@ where the packed data lie, which checkpoint to continue from.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,7 +22,6 @@ from boldcast.launch.local import die_with_parent
 from boldcast.model.forecaster import describe
 from boldcast.parallel.agree import from_rank_zero
 from boldcast.parallel.place import started_by_torchrun
-from boldcast.parallel.strategy import unwrap
 from boldcast.parallel.world import World
 from boldcast.record.events import EventLog
 from boldcast.record.manifest import open_manifest, seal
@@ -126,7 +124,6 @@ def _fit(job: Job, record: _Record | None) -> str:
         return job.fit().status
     except Exception as error:
         if record is not None:
-            job.trainer.close()
             status = "diverged" if isinstance(error, Diverged) else "failed"
             record.seal(status, job.trainer.state.step, first_cause=str(error))
         raise
@@ -134,7 +131,6 @@ def _fit(job: Job, record: _Record | None) -> str:
 
 def _finish(job: Job, record: _Record, status: str, log: RunLog) -> None:
     """Score and report a completed run, and seal the record."""
-    job.trainer.close()
     step = job.trainer.state.step
     if status == "stopped":
         record.seal(
@@ -150,7 +146,7 @@ def _finish(job: Job, record: _Record, status: str, log: RunLog) -> None:
 
 
 def _announce(log: RunLog, config: Config, job: Job, world: World, device: str) -> None:
-    counts = describe(unwrap(job.trainer.model))
+    counts = describe(job.model)
     log.say(f"{config.name}: {batch_arithmetic(config, world.world_size)}")
     log.say(
         f"{counts['total']:,} parameters on {device}, level {config.numerics.level}, "

@@ -82,12 +82,12 @@ def _rank(config: Config, argv: Sequence[str], run_dir: Path, data: Path | None)
         root = data_root(data)
         rank.run(config, argv, run_dir, root, store_cache(root), stop)
     except Exception as error:
-        together = isinstance(error, BoldcastError) and error.on_every_rank
+        shared = error if isinstance(error, BoldcastError) and error.on_every_rank else None
         if outcome.leave(error, number):
             # torchrun reports any code but 0 at length; an end that all ranks share needs none
-            return 0 if together else 1
-        if together and number:
-            return error.exit_code  # rank 0 says it
+            return 0 if shared else 1
+        if shared and number:
+            return shared.exit_code  # rank 0 says it
         raise
     return 0
 

@@ -62,7 +62,7 @@ class DataConfig:
     `causal`: by the mean and deviation of the volumes so far; `none`: as stored."""
 
     t_r: Annotated[float | None, Range(0.1, 10.0)] = None
-    """Repetition time in seconds, where the files do not say it; unset: read from the files."""
+    """Repetition time in seconds, over whatever the files say; unset: read from the files."""
 
     exclude_confounds: bool = False
     """Drop columns whose names or scale are those of confounds, instead of refusing the file."""
@@ -145,7 +145,7 @@ class ModelConfig:
     skip_rank: Annotated[int, Range(0)] = 16
     """Rank of the skip path's VAR; 0: autoregression alone."""
 
-    skip_ridge: Annotated[float, Range(0.0)] = 100.0
+    skip_ridge: Annotated[float, Range(0.0)] = 1000.0
     """Ridge penalty of the fitted skip path, in units of one z-scored volume's square."""
 
 

@@ -132,7 +132,7 @@ def _load_synthetic(config: Config, subject: int) -> Loaded:
         series=series,
         regions=scan.regions,
         masked=np.zeros(scan.n_regions, np.bool_),
-        t_r=scan.t_r,
+        t_r=scan.t_r if config.data.t_r is None else config.data.t_r,
         lag1=lag1_autocorrelation(series),
         dropped=(),
     )

@@ -54,8 +54,9 @@ class GradientSum:
         self.n_micro = n_micro
         self.world = world
         self.leaves = world.share(n_micro)
-        self.covers = [cover(n_micro, share(n_micro, world.world_size, r)) for r in
-                       range(world.world_size)]
+        self.covers = [
+            cover(n_micro, share(n_micro, world.world_size, r)) for r in range(world.world_size)
+        ]
         self.size = sum(p.numel() for p in self.parameters)
         self.shard = -(-self.size // world.world_size)
         self._nodes: Accumulator[Tensor] = Accumulator(n_micro)
@@ -94,9 +95,7 @@ class GradientSum:
             send[:, index] = value.view(n_ranks, shard)
         sizes = [len(c) * shard for c in self.covers]
         received = torch.empty(sum(sizes), device=like.device)
-        dist.all_to_all_single(
-            received, send.view(-1), sizes, [len(nodes) * shard] * n_ranks
-        )
+        dist.all_to_all_single(received, send.view(-1), sizes, [len(nodes) * shard] * n_ranks)
         all_nodes = [node for c in self.covers for node in c]
         mine = fold(self.n_micro, zip(all_nodes, received.view(-1, shard), strict=True))
         total = self._take_buffer()
@@ -138,4 +137,5 @@ def gather_rows(rows: Tensor, counts: Sequence[int], world: World) -> Tensor:
 
 def sum_rows(rows: Tensor) -> Tensor:
     """Add the rows of a float64 tensor (n, n_columns) in the canonical order, on its device."""
-    return fold(len(rows), (((i, i + 1), row.clone()) for i, row in enumerate(rows)))
+    total: Tensor = fold(len(rows), (((i, i + 1), row.clone()) for i, row in enumerate(rows)))
+    return total

@@ -1,4 +1,4 @@
-"""This process's place among the ranks, and the process group that joins them.
+"""Where one process stands among the ranks, and the process group that joins them.
 
 ``torchrun`` says the place in the environment; without it there is one rank. NCCL carries
 collectives between GPUs and Gloo between CPU processes, both through ``init_method="env://"``.
@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from boldcast.errors import UsageRefused
 from boldcast.parallel.place import started_by_torchrun
+
 
 @dataclass(frozen=True)
 class World:

@@ -40,9 +40,7 @@ _SECRET_VALUE = re.compile(
 )
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 # Not the slashes of a URL, nor one between words.
-_ABSOLUTE = re.compile(
-    r"(?<![\w.~<>/-])(?!(?<=:)//)/(?=[\w.~-])(?:[^\s/:;,='\"]+/)*([^\s/:;,='\"]*)"
-)
+_ABSOLUTE = re.compile(r"(?<![\w.~<>/-])/(?=[\w.~-])(?:[^\s/:;,='\"]+/)*([^\s/:;,='\"]*)")
 _GPU_UUID = re.compile(r"\b(?:GPU|MIG)-[0-9A-Fa-f][0-9A-Fa-f/-]{7,}")
 
 

@@ -105,7 +105,7 @@ def window_mse(
     for batch, observed in spans:
         _check_span(batch, observed, length, mask)
         for window, seen in zip(batch, observed, strict=True):
-            x = np.where(seen[:, None], window[:, mask], 0.0).astype(np.float64)
+            x = window[:, mask].astype(np.float64)
             cells += [int(seen[h : h + context_length].sum()) * x.shape[1] for h in horizons]
             for name, forecast in forecasts.items():
                 made = forecast(x[:context_length], seen[:context_length])

@@ -5,7 +5,7 @@ horizon. Scores are pooled over origins, regions and scans:
 
 * MSE, in squared units of the data (z-scored: 1 is about the variance);
 * R2 = 1 - SSE / SST with SST about each region's mean over *its own scan* (not over the scored
-  volumes, nor over all scans), so forecasting the scan's mean scores exactly 0;
+  volumes, nor over all scans), so forecasting the scan's mean scores 0;
 * r, Pearson's correlation of the deviations from those scan means, pooled over all cells, and the
   mean over regions of each region's own r.
 

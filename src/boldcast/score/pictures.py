@@ -61,6 +61,7 @@ _STYLE = {
     "axes.axisbelow": True,
     "grid.color": PALETTE["rule"],
     "grid.linewidth": 0.7,
+    "text.parse_math": False,
     "text.color": PALETTE["ink"],
     "xtick.color": PALETTE["rule"],
     "ytick.color": PALETTE["rule"],
@@ -111,7 +112,7 @@ def svg(figure: Figure, alt: str) -> str:
     """Return a figure as inline SVG: no outside reference, no date, colours as CSS variables."""
     stream = io.StringIO()
     with _style():
-        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+        figure.savefig(stream, format="svg", transparent=True)
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

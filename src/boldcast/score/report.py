@@ -45,14 +45,15 @@ CURVES_CAPTION = (
 )
 BARS_CAPTION = (
     "Lower is better; the dotted level is the scan's own mean. AR(8) is a ridge regression of each "
-    "region on its own last eight volumes, VAR(2) one on the last two of all regions. Linear "
-    "forecasts like these are the ones to beat on BOLD, so they are always shown."
+    "region on its own last eight volumes{var}. Linear forecasts are the ones to beat on BOLD, so "
+    "they are always shown."
 )
+VAR_CAPTION = ", VAR(2) one of each region on the last two volumes of all"
 SCORES_EXPLAINED = (
     "<p>MSE is in squared units of the data, near 1 for the mean of z-scored signals. "
-    f"{page.R2} is measured about each region's mean over its own scan: 0 is no better than that mean, which a "
-    "forecast cannot know. r is Pearson's correlation of forecast and signal over all cells "
-    "together, regional r the mean of each region's own.</p>"
+    f"{page.R2} is measured about each region's mean over its own scan: 0 is no better than that "
+    "mean, which a forecast cannot know. r is Pearson's correlation of forecast and signal over "
+    "all cells together, regional r the mean of each region's own.</p>"
 )
 
 
@@ -142,10 +143,11 @@ def _scores(run: RunFolder, evaluation: Mapping[str, Any]) -> str:
     far = page.ahead(evaluation["horizons"][0], run.t_r)
     alt = f"Mean squared error {far}: {', '.join(rows)}."
     bars = pictures.svg(signal_pictures.horizons_figure(evaluation), alt)
+    caption = BARS_CAPTION.format(var=VAR_CAPTION if "var2" in evaluation["scores"] else "")
     return (
         '<section id="scores">\n<h2>How well it forecasts</h2>\n'
         "<p>Every held-out scan, forecast from every volume with a full context before it.</p>\n"
-        f"{page.figure(bars, BARS_CAPTION)}\n{page.score_table(run, evaluation)}\n"
+        f"{page.figure(bars, caption)}\n{page.score_table(run, evaluation)}\n"
         f"{SCORES_EXPLAINED}\n</section>"
     )
 

@@ -34,8 +34,8 @@ class RunFolder:
     """The parts of a run that its report shows.
 
     ``val_horizons`` holds the held-out MSE of each validation and horizon, or nothing;
-    ``baselines`` the mean over horizons of each baseline's MSE; ``ended`` is ``failed`` or
-    ``stopped`` where the manifest says so, else None.
+    ``baselines`` the mean over horizons of each baseline's MSE; ``ended`` is the status
+    that the manifest gives the run, if it does.
     """
 
     config: Mapping[str, Any]
@@ -234,4 +234,4 @@ def _sound(evaluation: Mapping[str, Any]) -> bool:
 def _ended(manifest: Mapping[str, Any]) -> str | None:
     results = manifest.get("results")
     status = results.get("status") if isinstance(results, Mapping) else manifest.get("status")
-    return status if status in ("failed", "stopped") else None
+    return status if isinstance(status, str) else None

@@ -25,12 +25,16 @@ LABELS = {
     "scan_mean": "Scan mean",
     "zero": "Zero",
 }
+_NOTABLY_LOWER = 0.98
+"""A best validation under this share of the last one is worth a word: the run was too long."""
+
 ORDER = ("model", "var2", "ar8", "persistence", "window_mean", "scan_mean", "zero")
 
 
 def label(name: str) -> str:
-    """Name of a forecaster for people."""
-    return LABELS.get(name, name)
+    """Name of a forecaster for people; an unknown one in plain characters, as it may be drawn."""
+    plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in name)
+    return LABELS.get(name, plain)
 
 
 def ordered(names: Mapping[str, Any]) -> list[str]:
@@ -43,6 +47,8 @@ def number(value: float | None, digits: int = 3, signed: bool = False) -> str:
     """Write a number with a true minus sign; an en dash where there is none."""
     if value is None:
         return "\N{EN DASH}"
+    # Adding zero drops the sign of a value that rounds to it.
+    value = round(value, digits) + 0.0
     return f"{value:{'+' if signed else ''}.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -89,9 +95,15 @@ def judge(run: RunFolder) -> Verdict:
 def _outcome(run: RunFolder) -> str:
     if not run.val_loss:
         return "The held-out loss was never measured."
+    best = min(range(len(run.val_loss)), key=lambda index: run.val_loss[index])
+    lowest = (
+        f" and was lowest, {number(run.val_loss[best])}, after {run.val_steps[best]}"
+        if run.val_loss[best] < _NOTABLY_LOWER * run.val_loss[-1]
+        else ""
+    )
     return (
         f"After {run.val_steps[-1]} steps the held-out MSE is {number(run.val_loss[-1])}; "
-        f"it began at {number(run.val_loss[0])}."
+        f"it began at {number(run.val_loss[0])}{lowest}."
     )
 
 

@@ -96,9 +96,7 @@ def find_damage(path: Path) -> str | None:
     return None
 
 
-def load(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> dict[str, Any]:
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Put a checkpoint's tensors into ``model`` and ``optimizer`` and return its state.
 
     Raises
@@ -130,7 +128,7 @@ def prune(run_dir: Path, keep: int, best_step: int | None) -> None:
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the optimizer's state as tensors named ``parameter/quantity``."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{names[parameter]}/{quantity}": value.contiguous()
         for parameter, quantities in optimizer.state.items()

@@ -52,9 +52,7 @@ def forecast_scan(
     device = objective.region_mask.device
     starts = window_starts(len(series), length)
     first = length // 2
-    result = np.empty(
-        (len(series) - first, series.shape[1], len(objective.horizons)), np.float32
-    )
+    result = np.empty((len(series) - first, series.shape[1], len(objective.horizons)), np.float32)
     for begin in range(0, len(starts), batch_size):
         group = starts[begin : begin + batch_size]
         volumes = torch.from_numpy(np.stack([series[s : s + length] for s in group])).to(device)

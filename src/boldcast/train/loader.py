@@ -46,9 +46,7 @@ class MicroBatches(Sampler[list[int]]):
         Micro-batches of a global batch, and windows of a micro-batch.
     """
 
-    def __init__(
-        self, order: Order, leaves: range, *, n_micro: int, micro_batch_size: int
-    ) -> None:
+    def __init__(self, order: Order, leaves: range, *, n_micro: int, micro_batch_size: int) -> None:
         self.order = order
         self.leaves = leaves
         self.n_micro = n_micro

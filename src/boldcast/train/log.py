@@ -72,9 +72,7 @@ class RunLog:
         self._bar.start()
         self._task = self._bar.add_task("", total=steps, completed=step)
 
-    def step(
-        self, step: int, steps: int, values: dict[str, float], tokens_per_step: float
-    ) -> None:
+    def step(self, step: int, steps: int, values: dict[str, float], tokens_per_step: float) -> None:
         """Show and log optimizer step ``step`` (from 1)."""
         if self.quiet:
             return

@@ -28,7 +28,6 @@ from boldcast.errors import AcceptanceMissed
 from boldcast.files import PART, canonical_json, write_bytes
 from boldcast.model.forecaster import Forecaster, build_forecaster
 from boldcast.model.skip import fit_skip
-from boldcast.parallel.strategy import unwrap
 from boldcast.parallel.world import World, share
 from boldcast.score.baselines import ar_forecast, fit_ar, trivial_mse
 from boldcast.score.gates import beats_trivial, heldout_decreased_by
@@ -51,6 +50,7 @@ class Job:
 
     config: Config
     store: Store
+    model: Forecaster
     trainer: Trainer
     train_loader: DataLoader[Window]
     batches: MicroBatches
@@ -99,12 +99,11 @@ def build(
         n_micro=trainer.n_micro,
         micro_batch_size=train.micro_batch_size,
     )
-    groups = ValidationBatches(
-        len(held_out), train.micro_batch_size, world, config.validation.mode
-    )
+    groups = ValidationBatches(len(held_out), train.micro_batch_size, world, config.validation.mode)
     return Job(
         config=config,
         store=store,
+        model=model,
         trainer=trainer,
         batches=batches,
         train_loader=loader(
@@ -138,8 +137,10 @@ def build_model(config: Config, store: Store, device: torch.device) -> Forecaste
         seed=derive(config.seed, "weights"),
         device=device,
     )
-    if settings.skip == "fitted":
-        fit_skip(model.skip, _series(config, store, "train"), store.region_mask, settings.skip_ridge)
+    if settings.skip == "fitted" and model.skip is not None:
+        fit_skip(
+            model.skip, _series(config, store, "train"), store.region_mask, settings.skip_ridge
+        )
     return model
 
 
@@ -149,7 +150,7 @@ def conclude(job: Job, run_dir: Path) -> dict[str, Any]:
     Writes ``model.safetensors``, ``history.json`` and ``evaluation.json`` and returns the scores
     for the record, the missed bars in ``missed``.
     """
-    model = unwrap(job.trainer.model)
+    model = job.model
     part = run_dir / f"model.safetensors{PART}"
     save_file({name: t.contiguous() for name, t in model.state_dict().items()}, part)
     part.replace(run_dir / "model.safetensors")
@@ -214,7 +215,7 @@ def _forecasts(
 ) -> Iterator[tuple[NDArray[np.float32], dict[str, NDArray[Any]], int]]:
     """Yield truth, each forecaster's forecasts and the first origin of every held-out scan."""
     weights = fit_ar(_series(job.config, job.store, "train"), job.config.data.horizons, AR_LAGS)
-    horizons, model = job.config.data.horizons, unwrap(job.trainer.model)
+    horizons, model = job.config.data.horizons, job.model
     batch_size = job.config.train.micro_batch_size
     for series in _series(job.config, job.store, "held_out"):
         forecasts, first = forecast_scan(model, series, job.trainer.objective, batch_size)

@@ -13,7 +13,6 @@ True
 from __future__ import annotations
 
 import hashlib
-
 from collections.abc import Mapping
 
 import torch
@@ -42,7 +41,8 @@ def fix_numerics(config: NumericsConfig) -> None:
     torch.backends.cuda.matmul.allow_tf32 = config.allow_tf32
     torch.backends.cudnn.allow_tf32 = config.allow_tf32
     torch.backends.cudnn.benchmark = False
-    torch.use_deterministic_algorithms(config.level != "fast")
+    # not use_deterministic_algorithms: that imports torch's compiler, seconds for every process
+    torch.set_deterministic_debug_mode("error" if config.level != "fast" else "default")
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:

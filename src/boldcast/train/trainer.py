@@ -116,9 +116,7 @@ class Trainer:
 
     def resume(self) -> bool:
         """Continue from the newest whole checkpoint, if there is one; tell whether there was."""
-        path = from_rank_zero(
-            self.world, lambda: checkpoint.newest(self.run_dir, self.log.say)
-        )
+        path = from_rank_zero(self.world, lambda: checkpoint.newest(self.run_dir, self.log.say))
         if path is None:
             return False
         self.state = TrainState(**checkpoint.load(path, unwrap(self.model), self.optimizer))
@@ -159,8 +157,19 @@ class Trainer:
         if val_loader is not None:
             refuse_padding(val_loader)
         batches = stream(train_loader, sampler, self.state.step, len(self.gradient.leaves))
-        if self.world.is_rank_zero:
-            self._trace = TraceWriter.resume(self.run_dir / "trace.jsonl", self.state.step)
+        if not self.world.is_rank_zero:
+            return self._loop(batches, sampler, val_loader, val_every or steps)
+        with TraceWriter.resume(self.run_dir / "trace.jsonl", self.state.step) as self._trace:
+            return self._loop(batches, sampler, val_loader, val_every or steps)
+
+    def _loop(
+        self,
+        batches: Iterator[Window],
+        sampler: Any,
+        val_loader: Iterable[Window] | None,
+        val_every: int,
+    ) -> Outcome:
+        steps = self.config.train.steps
         self.model.train()
         if val_loader is not None and not self.state.history["step"]:
             self._validate(val_loader)
@@ -169,18 +178,13 @@ class Trainer:
             stop = self._step(batches, sampler)
             step = self.state.step
             improved = False
-            if val_loader is not None and (step == steps or step % (val_every or steps) == 0):
+            if val_loader is not None and (step == steps or step % val_every == 0):
                 improved = self._validate(val_loader)
             if improved or stop or step == steps or step % self.config.train.checkpoint_every == 0:
                 self._save()
             if stop and step < steps:
                 return Outcome("stopped", self.state)
         return Outcome("completed", self.state)
-
-    def close(self) -> None:
-        """Bring the trace to the disk and close it."""
-        if self._trace is not None:
-            self._trace.close()
 
     def _step(self, batches: Iterator[Window], sampler: Any) -> bool:
         """Make one optimizer step; return whether any rank was asked to stop."""
@@ -225,7 +229,8 @@ class Trainer:
         everyone = gather_rows(rows, counts, self.world)
         ends = list(itertools.accumulate(counts))
         flags = torch.stack([everyone[end - 1, 0] for end in ends])
-        leaves = torch.cat([everyone[end - n : end - 1] for n, end in zip(counts, ends, strict=True)])
+        parts = [everyone[end - n : end - 1] for n, end in zip(counts, ends, strict=True)]
+        leaves = torch.cat(parts)
         sums = sum_rows(leaves)
         self.gradient.finish(sums[1])
         return sums, leaves[:, 0], flags.sum()
@@ -242,7 +247,7 @@ class Trainer:
             with self.gradient.around(leaf):
                 squared, cells = self.objective.errors(self.model, span, observed)
                 loss = squared.sum() / self._full
-                loss.backward()
+                torch.autograd.backward(loss)
             self.gradient.add(leaf)
             rows[row, 0], rows[row, 1] = loss.detach(), cells.sum() / self._full
         return rows
@@ -280,7 +285,7 @@ class Trainer:
     def _report(self, values: dict[str, float]) -> None:
         step, objective = self.state.step, self.objective
         if self._trace is not None:
-            self._trace.append(step, **values)
+            self._trace.append(step, values["loss"], values["grad_norm"], values["lr"])
         tokens = (
             self.config.train.global_batch_size
             * objective.context_length
@@ -290,9 +295,7 @@ class Trainer:
 
     def _validate(self, val_loader: Iterable[Window]) -> bool:
         """Add the held-out loss to the history; return whether it is the best so far."""
-        per_horizon = heldout_errors(
-            unwrap(self.model), val_loader, self.objective, self.world
-        )
+        per_horizon = heldout_errors(unwrap(self.model), val_loader, self.objective, self.world)
         mse = math.fsum(per_horizon) / len(per_horizon)
         step, history = self.state.step, self.state.history
         if not math.isfinite(mse):
@@ -303,9 +306,7 @@ class Trainer:
         history["per_horizon"].append(per_horizon)
         if improved:
             self.state.best_step = step
-        self.log.validation(
-            step, mse, dict(zip(self.objective.horizons, per_horizon, strict=True))
-        )
+        self.log.validation(step, mse, dict(zip(self.objective.horizons, per_horizon, strict=True)))
         return improved
 
     def _save(self) -> None:
@@ -315,6 +316,4 @@ class Trainer:
         checkpoint.save(
             self.run_dir, self.state.step, unwrap(self.model), self.optimizer, asdict(self.state)
         )
-        checkpoint.prune(
-            self.run_dir, self.config.train.keep_checkpoints, self.state.best_step
-        )
+        checkpoint.prune(self.run_dir, self.config.train.keep_checkpoints, self.state.best_step)

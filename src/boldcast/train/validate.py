@@ -41,9 +41,10 @@ def heldout_errors(
     mine = torch.stack(rows) if rows else torch.zeros((0, n_columns), dtype=torch.float64)
     everyone = gather_rows(mine.to(device), _counts(len(rows), world, device), world)
     if not len(everyone):
-        raise DataRefused("The held-out set has no window. Lower `data.val_stride` or hold out more.")
+        raise DataRefused("The held-out set has no window. Hold out more, or longer scans.")
     squared, cells = sum_rows(everyone).view(2, -1)
-    return (squared / cells).tolist()
+    errors: list[float] = (squared / cells).tolist()
+    return errors
 
 
 def _counts(n: int, world: World, device: torch.device) -> list[int]:

@@ -46,6 +46,13 @@ def test_a_square_cifti_is_not_turned(tmp_path: Path) -> None:
     np.testing.assert_allclose(readers.read(path).series, SERIES[:3].T, atol=1e-6)
 
 
+def test_cifti_steps_have_an_exponent(tmp_path: Path) -> None:
+    image = Cifti2Image(SERIES.astype(np.float32), header=(SeriesAxis(0, 720, 12), parcels()))
+    image.header.matrix.get_index_map(0).series_exponent = -3
+    nibabel.save(image, tmp_path / "a.ptseries.nii")
+    assert readers.read(tmp_path / "a.ptseries.nii").t_r == pytest.approx(0.72)
+
+
 def test_cifti_in_hertz_is_refused(tmp_path: Path) -> None:
     axes = (SeriesAxis(0, 0.8, 12, unit="HERTZ"), parcels())
     path = write_cifti(tmp_path / "a.ptseries.nii", axes, SERIES)
@@ -114,17 +121,22 @@ def test_npy_rows_are_volumes(tmp_path: Path) -> None:
 
 
 class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
     def __reduce__(self) -> tuple:
-        return (Path("/boldcast-pickle-was-run").touch, ())
+        return (self.mark.touch, ())
 
 
 def test_npy_never_unpickles(tmp_path: Path) -> None:
     array = np.empty((2, 2), object)
-    array[:] = Bomb()
+    array[:] = Bomb(tmp_path / "was-run")
     np.save(tmp_path / "a.npy", array, allow_pickle=True)
     with pytest.raises(DataRefused, match=r"a\.npy.*without pickling"):
         readers.read(tmp_path / "a.npy")
-    assert not Path("/boldcast-pickle-was-run").exists()
+    assert not (tmp_path / "was-run").exists()
 
 
 @pytest.mark.parametrize(
