@@ -4,9 +4,9 @@ Layers, top to bottom; a module imports only from layers below its own, and fold
 never import each other::
 
     cli
-    launch | bench | selftest
+    bench | selftest
     train
-    score | model | data | parallel
+    score | model | data | parallel | launch
     record
     config | files
     errors

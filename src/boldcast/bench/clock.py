@@ -67,7 +67,7 @@ class CudaClock:
 
     def mark(self) -> None:
         """Enqueue an event behind the work so far."""
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         self._marks.append(event)
 

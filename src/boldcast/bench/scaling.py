@@ -91,7 +91,7 @@ def run(
         "load_before": round(load, 2),
         "points": points,
         "efficiency": summary.efficiencies(points, threshold),
-        "notes": summary.notes(points),
+        "notes": summary.notes(points, load_before=load, cores=_cores(hardware)),
         "hardware": {"nodes": [hardware]},
         "software": provenance.software(),
         "code": provenance.code(),
@@ -122,12 +122,12 @@ def _refuse(plans: dict[int, Config], hardware: dict[str, Any], *, steps: int, w
         )
     problems = [problem for n, plan in plans.items() for problem in check_world(plan, n)]
     largest, plan = max(plans.items())
-    gpus = environment.visible_gpus()
-    if plan.train.device != "cpu" and gpus:
+    wanted, gpus = plan.train.device, environment.visible_gpus()
+    if wanted == "cuda" or (wanted == "auto" and gpus):
         if largest > gpus:
             problems.append(
-                f"`--world_sizes` must be at most the {gpus} visible GPUs, but is {largest}. "
-                "Lower it, or measure `--train.device cpu`."
+                f"`--world_sizes` must be at most the number of visible GPUs, {gpus}, but is "
+                f"{largest}. Lower it, or measure `--train.device cpu`."
             )
     elif largest * plan.numerics.threads > (cores := _cores(hardware)):
         raise MeasurementInvalid(
@@ -163,7 +163,8 @@ def _measure(
         config=str(settings), folder=str(folder), report=str(report), warmup=warmup, steps=steps
     ).write(folder / f"task_{world_size}.json")
     program = local.module("boldcast.bench.worker", [str(task)])
-    local.run(world_size, program, environment.merged(config))
+    # torchrun leaves a folder of its own behind
+    local.run(world_size, program, environment.merged(config) | {"TMPDIR": str(folder)})
     return point(config, orjson.loads(report.read_bytes()))
 
 

@@ -119,10 +119,26 @@ def efficiencies(points: Sequence[Mapping[str, Any]], threshold: float) -> list[
     return found
 
 
-def notes(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what a reader must know to read the numbers right."""
+def notes(points: Sequence[Mapping[str, Any]], *, load_before: float, cores: int) -> list[str]:
+    """Return what a reader must know to read the numbers right.
+
+    Parameters
+    ----------
+    points : sequence of mapping
+        The results of all world sizes.
+    load_before : float
+        Processes that ran in the minute before the measurement, on average.
+    cores : int
+        Usable cores.
+    """
     said = []
-    if any(point["device"] == "cpu" for point in points):
+    on_cpu = any(point["device"] == "cpu" for point in points)
+    if on_cpu and load_before + points[-1]["world_size"] > cores + 0.5:
+        said.append(
+            f"About {load_before:.1f} other processes were running on {cores} cores when the "
+            "measurement began: its efficiency is theirs, too. Measure again when it is idle."
+        )
+    if on_cpu:
         said.append(
             "CPU ranks share caches, memory bandwidth and a power budget: these numbers and this "
             "efficiency say nothing about GPUs."
@@ -131,7 +147,7 @@ def notes(points: Sequence[Mapping[str, Any]]) -> list[str]:
         step = point["step_s"]
         if step["p95"] > NOISY * step["median"]:
             said.append(
-                f"At {point['world_size']} ranks the slowest steps took "
+                f"At world size {point['world_size']} the slowest steps took "
                 f"{step['p95'] / step['median']:.1f} times the median: other work ran on this "
                 "machine. Measure again when it is idle."
             )

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 import torch
@@ -28,9 +28,7 @@ from boldcast.errors import BoldcastError
 from boldcast.files import canonical_json, write_bytes
 from boldcast.launch import outcome
 from boldcast.launch.local import die_with_parent
-from boldcast.model.forecaster import describe
 from boldcast.parallel.agree import from_rank_zero
-from boldcast.parallel.strategy import unwrap
 from boldcast.parallel.world import World
 from boldcast.train.loader import Window, stream
 from boldcast.train.log import RunLog
@@ -140,7 +138,7 @@ def _report(job: Job, device: torch.device, ranks: list[dict[str, Any] | None]) 
         "device": device.type,
         "n_regions": len(job.store.regions),
         "n_windows": job.batches.order.n,
-        "parameters": describe(unwrap(job.trainer.model))["total"],
+        "parameters": sum(p.numel() for p in job.trainer.model.parameters()),
         "ranks": ranks,
     }
 
@@ -155,20 +153,18 @@ def _peak_memory_gib(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def _leave(error: Exception | None) -> NoReturn:
-    """End the process at once: Gloo's threads release tensors, and abort in a dying Python."""
-    together = isinstance(error, BoldcastError) and error.on_every_rank
-    sys.stderr.flush()
+def _exit_code(error: Exception) -> int:
+    """Note an error for the launching process and return what this rank exits with."""
+    if not outcome.leave(error, int(os.environ.get("RANK", "0"))):
+        traceback.print_exception(error)
     # torchrun reports any code but 0 at length; an end that all ranks share needs none
-    os._exit(0 if error is None or together else 1)
+    return 0 if isinstance(error, BoldcastError) and error.on_every_rank else 1
 
 
 if __name__ == "__main__":
-    cause: Exception | None = None
+    code = 0
     try:
         main(Path(sys.argv[1]))
     except Exception as error:
-        cause = error
-        if not outcome.leave(error, int(os.environ.get("RANK", "0"))):
-            traceback.print_exc()
-    _leave(cause)
+        code = _exit_code(error)
+    outcome.end_rank(code)

@@ -168,9 +168,12 @@ COMMANDS = (
     Command(
         ("bench",),
         "Measure training throughput and how it scales.",
-        "Times forward + backward steps on synthetic windows. Efficiency is the throughput of the "
-        "largest world size over its multiple of the smallest's; a token is one (window, volume, "
-        "region) cell.",
+        "Times forward + backward, the sum of gradients over ranks included, on synthetic windows "
+        "in the sizes of [synthetic]. Weak scaling: train.global_batch_size is the batch of one "
+        "rank. Throughput is the tokens of all ranks over the slowest rank's time; a token is one "
+        "(window, volume, region) cell. Efficiency is thr2 / (2 * thr1), or of the largest world "
+        "size against the smallest. Ranks on a CPU share memory bandwidth: such numbers say "
+        "nothing about GPUs.",
         (
             Option("world_sizes", "N,N", "Numbers of ranks to measure.", "1,2", read_counts),
             Option("steps", "N", "Timed steps.", "50", read_count(50)),
@@ -185,7 +188,10 @@ COMMANDS = (
     Command(
         ("selftest",),
         "Prove on the CPU that this installation trains, resumes and replays bit for bit.",
-        "Takes minutes, needs no network and no data.",
+        "Trains a tiny model on one and two ranks, kills it, stops it, replays it, and plants "
+        "faults that must be noticed. Takes one to three minutes on two cores; needs no network, "
+        "no data and no GPU. Prints a table; exit 1 if anything does not hold, with the folder "
+        "kept for a look.",
         (_JSON, _OUT),
     ),
     Command(

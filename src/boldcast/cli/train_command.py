@@ -50,7 +50,7 @@ def train(
     """
     run_dir = run_dir or run_folder.default_run_dir(config)
     if started_by_torchrun():
-        return _rank(config, argv, run_dir, data)
+        outcome.end_rank(_rank(config, argv, run_dir, data))
     if run_folder.state(run_dir, config) == "complete":
         print(f"{run_dir}: already complete.", file=sys.stderr)
         return _show(run_dir, as_json)

@@ -7,10 +7,12 @@ anything but success leaves a note in it. The earliest note is the first cause.
 from __future__ import annotations
 
 import os
+import sys
 import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import orjson
 
@@ -48,6 +50,17 @@ def leave(error: BaseException, rank: int) -> bool:
     )
     write_bytes(Path(folder) / f"rank_{rank}.json", orjson.dumps(asdict(note)))
     return True
+
+
+def end_rank(code: int) -> NoReturn:
+    """End this rank at once, without the interpreter's own way out.
+
+    Gloo's threads may still be letting go of a tensor, for which they need an interpreter: met by
+    one that is ending, they abort the process, and torchrun ends the other ranks for it.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def first_cause(folder: Path) -> Note | None:

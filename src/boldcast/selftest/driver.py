@@ -100,6 +100,7 @@ class Driver:
         self.folder = folder
         self.logs = folder / "logs"
         self.logs.mkdir(exist_ok=True)
+        (folder / "tmp").mkdir(exist_ok=True)
         self.env = environment(os.environ, folder)
         self._commands: list[Command] = []
 
@@ -146,7 +147,7 @@ def environment(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     env : mapping
         The environment of the self-test.
     folder : Path
-        Where packed data go.
+        Where packed data and temporary files go.
     """
     kept = {
         name: value
@@ -159,6 +160,7 @@ def environment(env: Mapping[str, str], folder: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "CUDA_VISIBLE_DEVICES": "",
         "BOLDCAST_CACHE": str(folder / "cache"),
+        "TMPDIR": str(folder / "tmp"),  # torchrun leaves a folder behind, and a kill leaves more
     }
 
 

@@ -17,13 +17,15 @@ import math
 import shutil
 import signal
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from boldcast.config.resolve import preset, resolve
 from boldcast.config.schema import Config
 from boldcast.selftest import checks, study
 from boldcast.selftest.driver import Command, Condition, Driver, Lane
-from boldcast.selftest.report import Report
+from boldcast.selftest.report import NotOk, Report
 
 STEPS = 24
 CHECKPOINT_EVERY = 6
@@ -37,8 +39,8 @@ _CHANGED_AT = (30, 1)
 def run(driver: Driver, report: Report) -> None:
     """Run every command and check what each leaves."""
     plan = _Plan(driver, report)
-    driver.run([plan.interrupted(), plan.undisturbed(), plan.refusals()])
-    driver.run([plan.compared(), plan.planted()])
+    driver.run(plan.guarded(plan.interrupted, plan.undisturbed, plan.refusals))
+    driver.run(plan.guarded(plan.compared, plan.planted))
     plan.order()
 
 
@@ -81,6 +83,17 @@ class _Plan:
             *words,
         )
         return self.commands[name]
+
+    def guarded(self, *lanes: Callable[[], Lane]) -> list[Lane]:
+        """Return the lanes so that one that cannot go on is a check that does not hold."""
+
+        def guard(lane: Callable[[], Lane]) -> Lane:
+            try:
+                yield from lane()
+            except Exception as error:
+                self.report.check(f"part `{lane.__name__}`", partial(_cannot_go_on, error))
+
+        return [guard(lane) for lane in lanes]
 
     def undisturbed(self) -> Lane:
         """Train on one rank, then on two."""
@@ -207,7 +220,7 @@ class _Plan:
         for n_ranks in (1, 2):
             self.report.check(
                 f"order of windows, {n_ranks} rank{'s' if n_ranks > 1 else ''}",
-                lambda n_ranks=n_ranks: self._order(n_ranks),
+                partial(self._order, n_ranks),
             )
 
     def _order(self, n_ranks: int) -> str:
@@ -232,6 +245,10 @@ _SETTINGS = (
 def _config() -> Config:
     words = (word.removeprefix("--").split("=", 1) for word in _SETTINGS)
     return resolve(preset("tiny"), {name: value for name, value in words})
+
+
+def _cannot_go_on(error: Exception) -> str:
+    raise NotOk(f"could not go on: {type(error).__name__}: {error}")
 
 
 def _released(run_dir: Path) -> Condition:

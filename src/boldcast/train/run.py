@@ -29,8 +29,9 @@ from boldcast.files import PART, canonical_json, write_bytes
 from boldcast.model.forecaster import Forecaster, build_forecaster
 from boldcast.model.skip import fit_skip
 from boldcast.parallel.world import World, share
-from boldcast.score.baselines import ar_forecast, fit_ar, trivial_mse
+from boldcast.score.baselines import trivial_mse
 from boldcast.score.gates import beats_trivial, heldout_decreased_by
+from boldcast.score.linear import LinearForecasts
 from boldcast.score.metrics import evaluate_forecasts
 from boldcast.train.evaluate import forecast_scan
 from boldcast.train.loader import MicroBatches, ValidationBatches, Window, loader
@@ -39,10 +40,6 @@ from boldcast.train.objective import Objective
 from boldcast.train.seeding import derive, fix_numerics
 from boldcast.train.stop import StopRequest
 from boldcast.train.trainer import Outcome, Trainer
-
-AR_LAGS = 8
-"""Lags of the per-region autoregression that every report compares with."""
-
 
 @dataclass(frozen=True)
 class Job:
@@ -214,21 +211,13 @@ def _forecasts(
     job: Job,
 ) -> Iterator[tuple[NDArray[np.float32], dict[str, NDArray[Any]], int]]:
     """Yield truth, each forecaster's forecasts and the first origin of every held-out scan."""
-    weights = fit_ar(_series(job.config, job.store, "train"), job.config.data.horizons, AR_LAGS)
-    horizons, model = job.config.data.horizons, job.model
+    scans = _series(job.config, job.store, "train")
+    linear = LinearForecasts.fit(scans, job.config.data.horizons, job.store.region_mask)
     batch_size = job.config.train.micro_batch_size
     for series in _series(job.config, job.store, "held_out"):
-        forecasts, first = forecast_scan(model, series, job.trainer.objective, batch_size)
-        repeated = np.repeat(series[first:, :, None], len(horizons), axis=2)
-        yield (
-            series,
-            {
-                "model": forecasts,
-                "persistence": repeated,
-                "ar8": ar_forecast(weights, series)[first:],
-            },
-            first,
-        )
+        forecasts, first = forecast_scan(job.model, series, job.trainer.objective, batch_size)
+        rivals = {name: made[first:] for name, made in linear.forecast(series).items()}
+        yield series, {"model": forecasts, **rivals}, first
 
 
 def _series(config: Config, store: Store, split: str) -> list[NDArray[np.float32]]:

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from boldcast.config.schema import Config
 from boldcast.errors import Diverged
+from boldcast.files import canonical_json, write_bytes
 from boldcast.model.forecaster import check_horizons
 from boldcast.parallel.agree import from_rank_zero
 from boldcast.parallel.reduce import gather_rows, sum_rows
@@ -306,6 +307,8 @@ class Trainer:
         history["per_horizon"].append(per_horizon)
         if improved:
             self.state.best_step = step
+        if self.world.is_rank_zero:
+            write_bytes(self.run_dir / "history.json", canonical_json(history))
         self.log.validation(step, mse, dict(zip(self.objective.horizons, per_horizon, strict=True)))
         return improved
 
