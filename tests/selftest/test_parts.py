@@ -141,6 +141,19 @@ def test_lanes_go_on_when_their_conditions_hold_and_not_in_turn(tmp_path):
     assert seen == ["fast", "fast again", "slow"]
 
 
+def test_a_condition_that_fails_is_the_failure_of_its_lane(tmp_path):
+    seen = []
+
+    def lane():
+        try:
+            yield lambda: fail(OSError("gone"))
+        except OSError as error:
+            seen.append(str(error))
+
+    Driver(tmp_path).run([lane()])
+    assert seen == ["gone"]
+
+
 def test_a_command_that_takes_too_long_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "TIMEOUT_S", 0.05)
     command = sleeper(tmp_path, 600)

@@ -94,7 +94,7 @@ def test_one_step_is_that_of_one_big_batch(tmp_path):  # FunASR#3472
     model = small_model()
     twin = small_model()
     trainer = trainer_for(model, tmp_path, steps=1)
-    trainer.accumulate(iter(batches()))
+    trainer.global_step.accumulate(iter(batches()), step=0)
     whole = torch.cat([span for span, _ in batches()[:2]])
     loss = nn.functional.mse_loss(twin(whole[:, :8]).squeeze(-1), whole[:, 1:])
     loss.backward()

@@ -104,7 +104,7 @@ def measure(trainer: Trainer, batches: Iterator[Window], *, warmup: int, steps: 
             dist.barrier()
             clock.settle()
             clock.mark()
-        sums.append(trainer.accumulate(batches)[0])
+        sums.append(trainer.global_step.accumulate(batches, trainer.state.step)[0])
         if number >= warmup:
             clock.mark()
         last = number == warmup + steps - 1
@@ -129,7 +129,7 @@ def _job(config: Config, world: World, folder: Path) -> Job:
 
 
 def _batches(job: Job) -> Iterator[Window]:
-    return stream(job.train_loader, job.batches, 0, len(job.trainer.gradient.leaves))
+    return stream(job.train_loader, job.batches, 0, len(job.trainer.global_step.gradient.leaves))
 
 
 def _report(job: Job, device: torch.device, ranks: list[dict[str, Any] | None]) -> dict[str, Any]:

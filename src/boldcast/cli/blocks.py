@@ -118,7 +118,7 @@ def _kernels(device: torch.device) -> dict[str, str]:
 
 
 def _parallel(config: Config, world: World, devices: Sequence[str], job: Job) -> dict[str, Any]:
-    n_micro = job.trainer.n_micro
+    n_micro = job.trainer.global_step.n_micro
     return {
         "strategy": "ddp" if world.world_size > 1 else "single",
         "world_size": world.world_size,

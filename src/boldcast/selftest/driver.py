@@ -117,7 +117,7 @@ class Driver:
         while waiting:
             still = []
             for lane, condition in waiting:
-                following = next(lane, None) if condition() else condition
+                following = _advance(lane, condition)
                 if following is not None:
                     still.append((lane, following))
             waiting = still
@@ -137,6 +137,19 @@ class Driver:
         for command in self._commands:
             command.kill()
             command.process.wait()
+
+
+def _advance(lane: Lane, condition: Condition) -> Condition | None:
+    """Return what the lane waits for next, or None at its end; a failing condition is its own."""
+    try:
+        if not condition():
+            return condition
+    except Exception as error:
+        try:
+            return lane.throw(error)
+        except StopIteration:
+            return None
+    return next(lane, None)
 
 
 def environment(env: Mapping[str, str], folder: Path) -> dict[str, str]:

@@ -41,6 +41,7 @@ from boldcast.train.seeding import derive, fix_numerics
 from boldcast.train.stop import StopRequest
 from boldcast.train.trainer import Outcome, Trainer
 
+
 @dataclass(frozen=True)
 class Job:
     """A run that is ready to train."""
@@ -92,8 +93,8 @@ def build(
     trainer = Trainer(model, config, objective, world, run_dir, log, stop)
     batches = MicroBatches(
         Order(len(windows), derive(config.seed, "order")),
-        trainer.gradient.leaves,
-        n_micro=trainer.n_micro,
+        trainer.global_step.gradient.leaves,
+        n_micro=trainer.global_step.n_micro,
         micro_batch_size=train.micro_batch_size,
     )
     groups = ValidationBatches(len(held_out), train.micro_batch_size, world, config.validation.mode)
