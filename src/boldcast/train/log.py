@@ -46,8 +46,11 @@ class RunLog:
         self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
         self._bar: Progress | None = None
         self._task: Any = None
-        self._tensorboard = None if quiet or not config.tensorboard else _tensorboard(run_dir)
-        self._wandb = None if quiet or not config.wandb else _wandb(config, run_dir, name)
+        self._config = config
+        self._run_dir = run_dir
+        self._name = name
+        self._tensorboard: Any = None
+        self._wandb: Any = None
         self._clock = (0, time.monotonic())
 
     def say(self, line: str) -> None:
@@ -56,9 +59,15 @@ class RunLog:
             self._console.print(line, markup=False)
 
     def begin(self, step: int, steps: int) -> None:
-        """Start showing progress at ``step`` of ``steps``."""
+        """Start showing progress at ``step`` of ``steps``; what was logged after it is void."""
         self._clock = (step, time.monotonic())
-        if self.quiet or not self._console.is_terminal:
+        if self.quiet:
+            return
+        if self._config.tensorboard:
+            self._tensorboard = _tensorboard(self._run_dir, step)
+        if self._config.wandb:
+            self._wandb = _wandb(self._config, self._run_dir, self._name)
+        if not self._console.is_terminal:
             return
         self._bar = Progress(
             TextColumn("step"),
@@ -118,10 +127,10 @@ class RunLog:
             self._wandb.log(values, step=step)
 
 
-def _tensorboard(run_dir: Path) -> Any:
+def _tensorboard(run_dir: Path, step: int) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(run_dir / "tensorboard"))
+    return SummaryWriter(str(run_dir / "tensorboard"), purge_step=step + 1)
 
 
 def _wandb(config: LogConfig, run_dir: Path, name: str) -> Any:

@@ -169,9 +169,9 @@ class Trainer:
     ) -> Outcome:
         steps = self.config.train.steps
         self.model.train()
+        self.log.begin(self.state.step, steps)
         if val_loader is not None and not self.state.history["step"]:
             self._validate(val_loader)
-        self.log.begin(self.state.step, steps)
         while self.state.step < steps:
             done = self.global_step.take(batches, self.state.step, self.stop.requested, sampler)
             self.state.step = step = self.state.step + 1
