@@ -1,4 +1,4 @@
-"""Score forecasts over whole held-out scans, from every origin that has a full context.
+"""Score forecasts over whole held-out scans, from every origin that the caller forecasts from.
 
 An *origin* t is the last volume a forecast has seen; stride 1, so each volume is forecast once per
 horizon. Scores are pooled over origins, regions and scans:
