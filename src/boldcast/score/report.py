@@ -146,8 +146,8 @@ def _scores(run: RunFolder, evaluation: Mapping[str, Any]) -> str:
     caption = BARS_CAPTION.format(var=VAR_CAPTION if "var2" in evaluation["scores"] else "")
     return (
         '<section id="scores">\n<h2>How well it forecasts</h2>\n'
-        "<p>Every held-out scan, forecast from every volume that has at least half a context before "
-        "it.</p>\n"
+        "<p>Every held-out scan, forecast from every volume that has at least half a context "
+        "before it.</p>\n"
         f"{page.figure(bars, caption)}\n{page.score_table(run, evaluation)}\n"
         f"{SCORES_EXPLAINED}\n</section>"
     )

@@ -79,39 +79,39 @@ def build(
     """
     fix_numerics(config.numerics)
     device = world.device(config.train.device)
-    data, train = config.data, config.train
+    data, size = config.data, config.train.micro_batch_size
     windows = Windows(store, "train", data.context_length, data.horizons, data.stride)
     held_out = Windows(store, "held_out", data.context_length, data.horizons, data.val_stride)
     model = build_model(config, store, device)
-    objective = Objective(
-        context_length=data.context_length,
-        horizons=data.horizons,
-        region_mask=torch.from_numpy(store.region_mask.astype(np.float32)).to(device),
-        region_layout=config.model.layout == "region",
-        autocast=torch.bfloat16 if train.dtype == "bfloat16" else None,
-    )
-    trainer = Trainer(model, config, objective, world, run_dir, log, stop)
+    trainer = Trainer(model, config, _objective(config, store, device), world, run_dir, log, stop)
     batches = MicroBatches(
         Order(len(windows), derive(config.seed, "order")),
         trainer.global_step.gradient.leaves,
         n_micro=trainer.global_step.n_micro,
-        micro_batch_size=train.micro_batch_size,
+        micro_batch_size=size,
     )
-    groups = ValidationBatches(len(held_out), train.micro_batch_size, world, config.validation.mode)
+    groups = ValidationBatches(len(held_out), size, world, config.validation.mode)
+    n_workers = len(share(data.num_workers, world.world_size, world.rank))
+    pinned = device.type == "cuda"
     return Job(
         config=config,
         store=store,
         model=model,
         trainer=trainer,
         batches=batches,
-        train_loader=loader(
-            windows,
-            batches,
-            n_workers=len(share(data.num_workers, world.world_size, world.rank)),
-            pin_memory=device.type == "cuda",
-        ),
-        val_loader=loader(held_out, groups, pin_memory=device.type == "cuda"),
+        train_loader=loader(windows, batches, n_workers=n_workers, pin_memory=pinned),
+        val_loader=loader(held_out, groups, pin_memory=pinned),
         held_out=held_out,
+    )
+
+
+def _objective(config: Config, store: Store, device: torch.device) -> Objective:
+    return Objective(
+        context_length=config.data.context_length,
+        horizons=config.data.horizons,
+        region_mask=torch.from_numpy(store.region_mask.astype(np.float32)).to(device),
+        region_layout=config.model.layout == "region",
+        autocast=torch.bfloat16 if config.train.dtype == "bfloat16" else None,
     )
 
 
