@@ -276,6 +276,27 @@ def test_a_nan_in_the_data_is_refused_with_its_place(place, env, n_ranks):
     assert "Traceback" not in err
 
 
+def test_a_run_is_not_continued_on_other_data(place, env):
+    folder = place / "changing data"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    lines = ["path\tsubject\tt_r\tsplit"]
+    for subject, split in (("a", "train"), ("b", "train"), ("c", "held_out")):
+        np.save(folder / f"{subject}.npy", rng.standard_normal((60, 5)).cumsum(0))
+        lines.append(f"{subject}.npy\t{subject}\t0.72\t{split}")
+    (folder / "scans.tsv").write_text("\n".join(lines) + "\n")
+    words = ("--data.source", folder / "scans.tsv", "--run_dir", folder / "run", "--nproc", 1)
+    process = start(env, *words)
+    until(lambda: steps_done(folder / "run") >= 6)
+    process.kill()
+    finish(process)
+    series = np.load(folder / "a.npy")
+    np.save(folder / "a.npy", series + np.eye(60, 5))
+    code, _, err = train(env, *words)
+    assert code == 3, err
+    assert "began with" in err
+
+
 def test_tensorboard_and_wandb_log_offline_when_asked(place, env):
     run_dir = place / "logged"
     loggers = ("--log.tensorboard", "true", "--log.wandb", "true")

@@ -20,13 +20,14 @@ class Standin:
         self.objective = SimpleNamespace(region_mask=torch.ones(1))
         self.world = World()
         self.state = SimpleNamespace(step=0)
+        self.global_step = self
         self.seen = []
 
-    def accumulate(self, batches):
+    def accumulate(self, batches, step):
         assert all(p.grad is None for p in self.model.parameters())
-        self.seen.append((next(batches), self.state.step, self.model.training))
+        self.seen.append((next(batches), step, self.model.training))
         for parameter in self.model.parameters():
-            parameter.grad = torch.full_like(parameter, float(self.state.step))
+            parameter.grad = torch.full_like(parameter, float(step))
         return torch.tensor([next(self.losses), 1.0]), None, None
 
 

@@ -41,8 +41,6 @@ def run(tmp_path):
             "results": {"status": status},
             "requested": {"config_digest": facts.get("config", "c")},
             "data": {"digest": facts.get("data", "d")},
-            "code": {"source_digest": "s"},
-            "parallel": {"world_size": 1},
         }
         (folder / "manifest.json").write_bytes(orjson.dumps(manifest))
         return folder

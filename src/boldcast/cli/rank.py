@@ -58,6 +58,7 @@ def run(
             if place == "complete":
                 return
             store = Store.open(from_rank_zero(world, lambda: prepare(config, root, cache)))
+            from_rank_zero(world, lambda: run_folder.refuse_other_data(run_dir, store.digest))
             quiet = not world.is_rank_zero
             log = RunLog(
                 config.log, run_dir, config.name, quiet=quiet, log_every=config.train.log_every

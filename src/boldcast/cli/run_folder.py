@@ -25,7 +25,7 @@ import orjson
 
 from boldcast.config.resolve import digest, resolve, to_toml
 from boldcast.config.schema import Config
-from boldcast.errors import UsageRefused
+from boldcast.errors import DataRefused, UsageRefused
 from boldcast.files import write_bytes
 
 _PATIENCE_S = 5.0
@@ -96,6 +96,27 @@ def held(run_dir: Path) -> Iterator[None]:
                     ) from None
                 time.sleep(0.1)
         yield
+
+
+def refuse_other_data(run_dir: Path, data_digest: str) -> None:
+    """Refuse to continue a run on data that are not those it began with.
+
+    Raises
+    ------
+    DataRefused
+        If the run's record names other data.
+    """
+    try:
+        manifest = orjson.loads((run_dir / "manifest.json").read_bytes())
+        before = manifest["data"]["digest"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if before != data_digest:
+        raise DataRefused(
+            f"The data must be those that the run in {run_dir} began with, but their digest is "
+            f"{data_digest[:12]} and was {before[:12]}. Bring the old data back, or use another "
+            "`--run_dir`."
+        )
 
 
 def _is_complete(manifest: Path) -> bool:

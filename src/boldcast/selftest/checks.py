@@ -195,12 +195,7 @@ def notices(command: Ended, plain: Path, planted: Path, cause: Sequence[str]) ->
     return f"{where}; the records differ in {'.'.join(cause)}"
 
 
-_FACTS = (
-    ("requested", "config_digest"),
-    ("data", "digest"),
-    ("code", "source_digest"),
-    ("parallel", "world_size"),
-)
+_FACTS = (("requested", "config_digest"), ("data", "digest"))
 
 
 def shares_out(n_windows: int, ranks: Sequence[Sequence[Sequence[int]]]) -> str:
