@@ -33,6 +33,11 @@ def refusal(**overrides):
         ({"train__micro_batch_size": "9"}, "train.global_batch_size", "Use 9."),
         ({"train__dtype": "bfloat16", "train__device": "cpu"}, "train.dtype", '"float32"'),
         ({"optim__warmup_steps": "25"}, "optim.warmup_steps", "Lower it to 2 "),
+        (
+            {"validation__every": "24", "validation__heldout_decreased_by": "0.3"},
+            "validation.every",
+            "which gives 2. Lower it",
+        ),
         ({"optim__beta1": "1"}, "optim.beta1", "0.9"),
         ({"optim__beta2": "1.0"}, "optim.beta2", "must be less than 1"),
         ({"model__layout": "region", "model__spatial_k": "7"}, "model.spatial_k", "Use 6 or less"),

@@ -10,7 +10,8 @@ import pytest
 
 from boldcast.config import schema
 from boldcast.config.docs import Setting, _describe, field_docs, sections, settings
-from boldcast.config.schema import Config, Range
+from boldcast.config.rules import Range
+from boldcast.config.schema import Config
 
 
 def _defaults():

@@ -71,7 +71,7 @@ def test_a_file_of_another_kind_is_refused_by_its_size(toml):
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_read(toml):
-    assert resolve(toml(b"\xef\xbb\xbfseed = 3\r\n[train]\r\nsteps = 30\r\n"), {}).seed == 3
+    assert resolve(toml(b"\xef\xbb\xbfseed = 3\r\n[train]\r\nsteps = 300\r\n"), {}).seed == 3
 
 
 def test_presets_lie_in_the_run_folder_of_a_checkout():

@@ -32,7 +32,7 @@ SOME_OVERRIDES = st.fixed_dictionaries(
         ).map(",".join),
         "log.wandb": st.sampled_from(["true", "false"]),
         "model.layout": st.sampled_from(["frame", "region"]),
-        "train.steps": st.integers(20, 2**53 - 1).map(str),
+        "train.steps": st.integers(101, 2**53 - 1).map(str),
     },
 )
 

@@ -19,14 +19,14 @@ def test_an_empty_file_is_all_defaults(toml):
 
 
 def test_values_of_the_file_replace_defaults_and_overrides_replace_the_file(toml):
-    path = toml('name = "a"\n[train]\nsteps = 40\nlog_every = 3\n')
-    config = resolve(path, {"train.steps": "50", "seed": "7"})
+    path = toml('name = "a"\n[train]\nsteps = 140\nlog_every = 3\n')
+    config = resolve(path, {"train.steps": "150", "seed": "7"})
     assert (config.name, config.seed) == ("a", 7)
-    assert (config.train.steps, config.train.log_every) == (50, 3)
+    assert (config.train.steps, config.train.log_every) == (150, 3)
 
 
 def test_dotted_keys_are_sections_too(toml):
-    assert resolve(toml("train.steps = 41"), {}).train.steps == 41
+    assert resolve(toml("train.steps = 141"), {}).train.steps == 141
 
 
 @pytest.mark.parametrize("name", ["example", "tiny", "hcp7t_h200x2"])
@@ -145,7 +145,7 @@ def test_a_wrong_override_is_refused_and_names_its_flag(toml, name, text, words)
         ("optim.lr", "1e-3", 0.001),
         ("optim.lr", "2", 2.0),
         ("optim.lr", ".5", 0.5),
-        ("train.steps", "+50", 50),
+        ("train.steps", "+150", 150),
         ("log.wandb", "true", True),
         ("data.horizons", "1,2", (1, 2)),
         ("data.horizons", "[1, 2]", (1, 2)),

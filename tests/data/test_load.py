@@ -167,3 +167,13 @@ def test_lag1_is_that_of_an_ar1_process() -> None:
     # Standard error of an AR(1) coefficient: sqrt((1 - 0.49) / 20000), over two regions.
     assert lag1_autocorrelation(x + 50) == pytest.approx(0.7, abs=4 * 0.0036)
     assert np.isnan(lag1_autocorrelation(np.ones((5, 2))))
+
+
+def test_a_table_wider_than_long_is_refused_until_the_atlas_size_is_given():  # xcp_d#790
+    series = np.arange(24.0).reshape(4, 6)
+    with pytest.raises(DataRefused, match="4 rows are fewer than its 6 columns"):
+        orient(Path("a.npy"), series, axes="volumes_first", n_regions=None)
+    given = orient(Path("a.npy"), series, axes="volumes_first", n_regions=6)
+    assert np.array_equal(given, series)
+    turned = orient(Path("a.npy"), series, axes="volumes_first", n_regions=4)
+    assert np.array_equal(turned, series.T)

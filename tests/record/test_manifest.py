@@ -60,7 +60,6 @@ def test_sealing_digests_every_artifact_and_no_volatile_file(run: Path, blocks: 
         "config.toml",
         "evaluation.json",
         "model.safetensors",
-        "report.html",
         "trace.jsonl",
     ]
     expected = hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest()

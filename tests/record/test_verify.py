@@ -40,7 +40,6 @@ FILES = [
     "trace.jsonl",
     "model.safetensors",
     "evaluation.json",
-    "report.html",
     "checkpoints/step_00000002/model.safetensors",
     "checkpoints/step_00000002/optimizer.safetensors",
     "checkpoints/step_00000002/digests.json",
@@ -143,7 +142,7 @@ def test_a_kept_manifest_is_checked_with_what_lies_beside_it(run: Path, tmp_path
         shutil.copy(run / name, kept / name)
     assert bad(kept / "manifest.json") == []
     details = {f.name: f.detail for f in verify(kept / "manifest.json")}
-    assert details["elsewhere"] == "7 artifacts are not beside the manifest"
+    assert details["elsewhere"] == "6 artifacts are not beside the manifest"
     assert "model.safetensors" in bad(kept)
     (kept / "trace.jsonl").write_bytes(b"")
     assert bad(kept / "manifest.json") == ["trace.jsonl", "trace digest", "steps"]

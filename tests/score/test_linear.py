@@ -2,6 +2,7 @@ import numpy as np
 
 from boldcast.score.baselines import ar_forecast, fit_ar
 from boldcast.score.linear import MOST_VAR_REGIONS, LinearForecasts
+from boldcast.score.var import fit_var, var_forecast
 
 
 def scans(n_regions, n=3):
@@ -31,3 +32,30 @@ def test_no_var_where_its_fit_would_take_minutes():
     train = scans(MOST_VAR_REGIONS + 1, n=2)
     made = LinearForecasts.fit(train, (1,), np.ones(MOST_VAR_REGIONS + 1, bool))
     assert sorted(made.forecast(train[0])) == ["ar8"]
+
+
+def test_the_residual_var_is_that_of_what_the_autoregression_leaves():
+    """One lag, no ridge to speak of: ordinary least squares of the residual, by numpy."""
+    train = scans(3, n=2)
+    horizons = (1, 3)
+    explained = [ar_forecast(fit_ar(train, horizons, 8), scan) for scan in train]
+    fitted = fit_var(train, horizons, lags=1, ridges=(1e-9,), explained=explained)
+    usable = 80 - max(horizons)
+    design = np.concatenate([scan[:usable] for scan in train]).astype(np.float64)
+    for index, h in enumerate(horizons):
+        left = np.concatenate(
+            [
+                scan[h : h + usable] - made[:usable, :, index]
+                for scan, made in zip(train, explained, strict=True)
+            ]
+        )
+        expected = np.linalg.lstsq(design, left, rcond=None)[0]
+        assert np.allclose(fitted.weights[index], expected, atol=1e-6)
+
+
+def test_the_sum_is_what_its_parts_say():
+    train = scans(3)
+    linear = LinearForecasts.fit(train, (1,), np.ones(3, bool))
+    made = linear.forecast(train[0])
+    residual = made["ar8_var2"] - made["ar8"]
+    assert np.allclose(residual, var_forecast(linear.residual_var, train[0]))

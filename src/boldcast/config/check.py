@@ -42,6 +42,7 @@ def problems(config: Config, unsound: Collection[str] = ()) -> list[str]:
         Names of settings already refused; rules that need one of them are not judged.
     """
     found = [*_identity(config), *_data(config), *_model(config), *_training(config)]
+    found += _parallel(config)
     return [p.sentence for p in found if not set(p.needs) & set(unsound)]
 
 
@@ -168,9 +169,50 @@ def _training(config: Config) -> Iterator[Problem]:
             f"{optim.warmup_steps} steps",
             f"Lower it to {max(1, train.steps // 10)} or so, or train longer.",
         )
+    bars = config.validation
+    measured = 1 + -(-train.steps // bars.every)  # before the first step, too
+    if bars.heldout_decreased_by and measured < 3:
+        yield _refuse(
+            "validation.every train.steps validation.heldout_decreased_by",
+            "give at least 3 validations for `validation.heldout_decreased_by` to compare",
+            f"{bars.every} of {train.steps} steps, which gives {measured}",
+            "Lower it, train longer, or set `validation.heldout_decreased_by` to 0.",
+        )
     for name in ("beta1", "beta2"):
         if getattr(optim, name) >= 1:
             yield _refuse(f"optim.{name}", "be less than 1", "1.0", "The usual value is 0.9.")
+
+
+def _parallel(config: Config) -> Iterator[Problem]:
+    parallel = config.parallel
+    if config.numerics.level == "exact":
+        for name, why in (
+            ("sync_bn", "layers that mix windows depend on how they are grouped"),
+            ("static_graph", "DDP's own sum is not used there"),
+        ):
+            if getattr(parallel, name):
+                yield _refuse(
+                    f"parallel.{name} numerics.level",
+                    f"be false at the level `exact`: {why}",
+                    "true",
+                    'Set it to false, or `numerics.level` to "deterministic".',
+                )
+    if parallel.static_graph and parallel.find_unused_parameters:
+        yield _refuse(
+            "parallel.static_graph parallel.find_unused_parameters",
+            "be false with `parallel.find_unused_parameters`, which searches a changing graph",
+            "true",
+            "Set one of them to false.",
+        )
+    if parallel.strategy == "fsdp2":
+        for name in ("find_unused_parameters", "static_graph", "broadcast_buffers"):
+            if getattr(parallel, name):
+                yield _refuse(
+                    f"parallel.{name} parallel.strategy",
+                    'be false with `parallel.strategy` "fsdp2", which has no such switch',
+                    "true",
+                    "Set it to false, or use ddp.",
+                )
 
 
 def check_world(config: Config, world_size: int) -> list[str]:
@@ -186,8 +228,8 @@ def check_world(config: Config, world_size: int) -> list[str]:
     found = []
     total, part = config.train.global_batch_size, config.train.micro_batch_size
     if config.parallel.strategy == "single" and world_size > 1:
-        todo = 'Set it to "auto" or "ddp", or use one rank.'
-        rule = f'be "auto" or "ddp" for {world_size} ranks'
+        todo = 'Set it to "auto", "ddp" or "fsdp2", or use one rank.'
+        rule = f'be "auto", "ddp" or "fsdp2" for {world_size} ranks'
         found.append(_refuse("parallel.strategy", rule, '"single"', todo))
     if config.numerics.level == "exact":
         if world_size > total // part:

@@ -116,6 +116,12 @@ def orient(
             f"`{path}` must say which axis is time, but is {rows} x {columns} and does not. Give "
             "the number of regions in the column n_regions of the scan list."
         )
+    if n_regions is None and axes == "volumes_first" and rows < columns:
+        raise DataRefused(
+            f"`{path}` must have volumes down and regions across, but its {rows} rows are fewer "
+            f"than its {columns} columns, as if it were turned. Give the number of regions in the "
+            "column n_regions of the scan list."
+        )
     if n_regions is not None and n_regions not in (
         (columns,) if axes == "named" else (rows, columns)
     ):

@@ -21,8 +21,9 @@ from boldcast.errors import DataRefused
 from boldcast.files import PART, sha256_file
 from boldcast.record.fields import RELATIVE, matches
 
-VOLATILE_FILES = frozenset({"manifest.json", "events.jsonl", "stop"})
-"""Files of the run folder that change without the result changing."""
+VOLATILE_FILES = frozenset({"manifest.json", "events.jsonl", "report.html", "stop"})
+"""Files of the run folder that change without the result changing; a report is drawn from the
+others, and fonts differ between machines."""
 
 VOLATILE_FOLDERS = frozenset({"tensorboard", "wandb", "logs", "errors"})
 """Folders of the run folder written by loggers and by single processes."""

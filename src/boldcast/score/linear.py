@@ -1,6 +1,7 @@
 """The linear models that every report sets beside the network: they are the ones to beat.
 
-A per-region AR(8) and, where the regions are few enough for its normal equations, a ridge VAR(2).
+A per-region AR(8) and, where the regions are few enough for its normal equations, a ridge VAR(2),
+alone and of the AR's residual, which is the strongest of the three.
 
 Source: Nozari et al. 2024, 10.1038/s41551-023-01117-y, and Paugam et al. 2024,
 10.1162/imag_a_00228: for resting-state signals linear models forecast as well as any.
@@ -11,7 +12,7 @@ Example
 >>> series = np.random.default_rng(0).standard_normal((60, 2)).astype(np.float32)
 >>> made = LinearForecasts.fit([series], (1,), np.array([True, True]))
 >>> sorted(made.forecast(series))
-['ar8', 'var2']
+['ar8', 'ar8_var2', 'var2']
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class LinearForecasts:
     n_horizons: int
     ar: Floats
     var: Var | None
+    residual_var: Var | None
 
     @classmethod
     def fit(
@@ -59,19 +61,23 @@ class LinearForecasts:
         """
         kept = [scan[:, region_mask] for scan in series]
         few = int(region_mask.sum()) <= MOST_VAR_REGIONS
+        ar = fit_ar(kept, horizons, AR_LAGS)
+        explained = [ar_forecast(ar, scan) for scan in kept]
         return cls(
             mask=region_mask,
             n_horizons=len(horizons),
-            ar=fit_ar(kept, horizons, AR_LAGS),
+            ar=ar,
             var=fit_var(kept, horizons) if few else None,
+            residual_var=fit_var(kept, horizons, explained=explained) if few else None,
         )
 
     def forecast(self, series: NDArray[np.float32]) -> dict[str, Floats]:
         """Forecast from every volume of a scan (n_volumes, R); each (n_volumes, R, H)."""
         kept = series[:, self.mask]
         made = {"ar8": ar_forecast(self.ar, kept)}
-        if self.var is not None:
+        if self.var is not None and self.residual_var is not None:
             made["var2"] = var_forecast(self.var, kept)
+            made["ar8_var2"] = made["ar8"] + var_forecast(self.residual_var, kept)
         return {name: self._everywhere(forecasts) for name, forecasts in made.items()}
 
     def _everywhere(self, forecasts: Floats) -> Floats:

@@ -221,6 +221,5 @@ def how_to_check() -> str:
         "<p>This page is drawn from the files beside it; nothing in it is typed by hand. From "
         "inside the run folder:</p>\n<pre>"
         "boldcast verify .                 # recompute every digest the record holds\n"
-        "boldcast rerun manifest.json      # run it again, compared step by step\n"
-        "boldcast diff . OTHER_RUN         # where two runs part, and why</pre>\n</section>"
+        "</pre>\n</section>"
     )

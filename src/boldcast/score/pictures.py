@@ -38,6 +38,7 @@ PALETTE = {
     "model": "#0b62ab",
     "ar8": "#c4650c",
     "var2": "#0a7d62",
+    "ar8_var2": "#3f9a8f",
     "persistence": "#9c3f7c",
     "window_mean": "#8a7414",
     "scan_mean": "#80868f",
@@ -273,13 +274,13 @@ def _bars(
             color=colour(name),
             label=label(name),
         )
-        ax.bar_label(bars, fmt="%.2f", fontsize=8.5, padding=2, color=PALETTE["ink"])
+        ax.bar_label(bars, fmt="%.3f", fontsize=7, padding=2, color=PALETTE["ink"])
     ax.margins(y=0.14)
     ax.legend(
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
-        ncols=4,
-        fontsize=9,
+        ncols=5,
+        fontsize=8,
         handlelength=1.0,
         columnspacing=1.3,
         borderaxespad=0.2,

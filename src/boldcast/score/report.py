@@ -48,7 +48,10 @@ BARS_CAPTION = (
     "region on its own last eight volumes{var}. Linear forecasts are the ones to beat on BOLD, so "
     "they are always shown."
 )
-VAR_CAPTION = ", VAR(2) one of each region on the last two volumes of all"
+VAR_CAPTION = (
+    ", VAR(2) one of each region on the last two volumes of all, AR(8) + VAR(2) the first with the "
+    "second fitted to what it leaves"
+)
 SCORES_EXPLAINED = (
     "<p>MSE is in squared units of the data, near 1 for the mean of z-scored signals. "
     f"{page.R2} is measured about each region's mean over its own scan: 0 is no better than that "

@@ -54,6 +54,7 @@ def fit_var(
     horizons: Sequence[int],
     lags: int = 2,
     ridges: Sequence[float] = RIDGES,
+    explained: Sequence[Floats] | None = None,
 ) -> Var:
     """Fit a direct ridge VAR per horizon, its penalty chosen by leaving scans out.
 
@@ -71,6 +72,9 @@ def fit_var(
         L; lag 0 is the newest volume.
     ridges : sequence of float
         Penalties to choose from, each above 0, in units of one z-scored volume's square.
+    explained : sequence of arrays (n_volumes, R, H), optional
+        What another forecaster says from every volume of each scan; the VAR is then fitted to
+        what that leaves, and to be added to it.
 
     Returns
     -------
@@ -84,7 +88,12 @@ def fit_var(
     """
     if not ridges or min(ridges) <= 0 or lags < 1:
         raise ValueError(f"ridges must be > 0 and lags >= 1, but are {ridges} and {lags}")
-    usable = [scan for scan in series if len(scan) >= lags + max(horizons)]
+    made = explained or [None] * len(series)
+    usable = [
+        (scan, other)
+        for scan, other in zip(series, made, strict=True)
+        if len(scan) >= lags + max(horizons)
+    ]
     if not usable:
         raise ValueError(f"no scan has the {lags} lags and {max(horizons)} volumes ahead")
     folds = _fold_moments(usable, horizons, lags)
@@ -101,11 +110,13 @@ def fit_var(
 
 
 def _fold_moments(
-    series: Sequence[NDArray[np.floating]], horizons: Sequence[int], lags: int
+    series: Sequence[tuple[NDArray[np.floating], Floats | None]],
+    horizons: Sequence[int],
+    lags: int,
 ) -> list[_Moments]:
     folds: list[_Moments] = []
-    for index, scan in enumerate(series):
-        moments = _moments(np.asarray(scan, np.float64), horizons, lags)
+    for index, (scan, explained) in enumerate(series):
+        moments = _moments(np.asarray(scan, np.float64), explained, horizons, lags)
         if index < MAX_FOLDS:
             folds.append(moments)
         else:
@@ -113,11 +124,16 @@ def _fold_moments(
     return folds
 
 
-def _moments(x: Floats, horizons: Sequence[int], lags: int) -> _Moments:
+def _moments(x: Floats, explained: Floats | None, horizons: Sequence[int], lags: int) -> _Moments:
     n = len(x) - lags + 1 - max(horizons)
     origin = lags - 1
     design = np.concatenate([x[origin - lag : origin - lag + n] for lag in range(lags)], axis=1)
     targets = [x[origin + h : origin + h + n] for h in horizons]
+    if explained is not None:
+        targets = [
+            target - explained[origin : origin + n, :, index]
+            for index, target in enumerate(targets)
+        ]
     return _Moments(
         design.T @ design,
         np.stack([design.T @ target for target in targets]),

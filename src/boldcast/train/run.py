@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -25,7 +25,7 @@ from boldcast.data.segments import observed_stretches
 from boldcast.data.store import Store
 from boldcast.data.windows import Windows
 from boldcast.errors import AcceptanceMissed
-from boldcast.files import PART, canonical_json, write_bytes
+from boldcast.files import canonical_json, write_bytes
 from boldcast.model.forecaster import Forecaster, build_forecaster
 from boldcast.model.skip import fit_skip
 from boldcast.parallel.world import World, share
@@ -148,10 +148,9 @@ def conclude(job: Job, run_dir: Path) -> dict[str, Any]:
     Writes ``model.safetensors``, ``history.json`` and ``evaluation.json`` and returns the scores
     for the record, the missed bars in ``missed``.
     """
-    model = job.model
-    part = run_dir / f"model.safetensors{PART}"
-    save_file({name: t.contiguous() for name, t in model.state_dict().items()}, part)
-    part.replace(run_dir / "model.safetensors")
+    model, _ = job.trainer.whole
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    write_bytes(run_dir / "model.safetensors", save(weights))
     history = job.trainer.state.history
     baselines = _trivial(job)
     evaluation = evaluate_forecasts(
@@ -216,7 +215,7 @@ def _forecasts(
     linear = LinearForecasts.fit(scans, job.config.data.horizons, job.store.region_mask)
     batch_size = job.config.train.micro_batch_size
     for series in _series(job.config, job.store, "held_out"):
-        forecasts, first = forecast_scan(job.model, series, job.trainer.objective, batch_size)
+        forecasts, first = forecast_scan(job.trainer.whole[0], series, job.trainer.objective, batch_size)
         rivals = {name: made[first:] for name, made in linear.forecast(series).items()}
         yield series, {"model": forecasts, **rivals}, first
 
