@@ -35,6 +35,16 @@ bench-1gpu *args:
 bench-2gpu *args:
     {{ bin }}/boldcast bench --world_sizes 1,2 "$@"
 
+# Step time of the level exact against DDP's all-reduce and torch's bare loop, 1, 2 and 4 ranks
+[group('bench')]
+bench-exact *args:
+    {{ bin }}/python tests/parallel/bench_reduce.py "$@"
+
+# Kill and stop runs N times at random moments; every one must end in the undisturbed bits
+[group('develop')]
+soak n='100' *args:
+    {{ bin }}/python tests/soak.py "$@"
+
 # Check everything and run the tests; with arguments, the tests that they choose
 [group('develop')]
 test *args:

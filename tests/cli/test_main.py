@@ -83,7 +83,7 @@ def test_help_of_an_unknown_command_is_refused(run_cli):
     assert "Did you mean `boldcast train`?" in err
 
 
-@pytest.mark.parametrize("name", ["rerun", "diff", "launch", "submit", "doctor", "help"])
+@pytest.mark.parametrize("name", ["rerun", "launch", "submit", "doctor", "help"])
 def test_commands_that_do_not_exist_are_unknown(run_cli, name):
     code, out, err = run_cli(name)
     assert (code, out) == (2, "")

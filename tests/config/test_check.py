@@ -197,3 +197,53 @@ def test_the_nearest_names(name, valid, found):
 
 def test_nothing_is_suggested_where_nothing_is_near():
     assert did_you_mean("zzz", ["train.steps"]) == ""
+
+
+@pytest.mark.parametrize("name", ["parallel.sync_bn", "parallel.static_graph"])
+def test_what_breaks_or_ignores_the_fixed_order_is_refused_at_exact_only(name):
+    (problem,) = refusal(**{name: "true"})
+    assert problem.startswith(f"`{name}` must be false at the level `exact`: ")
+    for level in ("deterministic", "fast"):
+        section, leaf = name.split(".")
+        config = resolve(TINY, {name: "true", "numerics.level": level})
+        assert getattr(getattr(config, section), leaf)
+
+
+def test_a_static_graph_cannot_accumulate():
+    """torch fails in `expect_autograd_hooks_` where `no_sync` meets a static graph."""
+    fast = {"parallel.static_graph": "true", "numerics.level": "fast"}
+    assert check_world(_batch(8, 4, **fast), 2) == []
+    assert check_world(_batch(8, 4, **fast), 1) == []
+    (problem,) = check_world(_batch(8, 2, **fast), 2)
+    assert problem.startswith("`parallel.static_graph` must be false when a rank accumulates ")
+    assert problem.endswith("Set it to false, or `train.global_batch_size` to 4.")
+
+
+def test_a_changing_graph_is_no_static_one():
+    both = {"parallel.static_graph": "true", "parallel.find_unused_parameters": "true"}
+    (problem,) = refusal(**both, numerics__level="fast")
+    assert problem.startswith("`parallel.static_graph` must be false with ")
+
+
+@pytest.mark.parametrize("name", ["find_unused_parameters", "static_graph", "broadcast_buffers"])
+def test_switches_of_ddp_are_refused_with_fsdp2(name):
+    chosen = {f"parallel.{name}": "true", "parallel.strategy": "fsdp2", "numerics.level": "fast"}
+    (problem,) = refusal(**chosen)
+    assert "which has no such switch" in problem
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("tp", "tensor, pipeline and other model parallelism are not supported"),
+        ("pipeline", "tensor, pipeline and other model parallelism are not supported"),
+        ("FSDP", "Use fsdp2, its successor in torch."),
+        ("dp", "Use ddp: one process per GPU."),
+    ],
+)
+def test_strategies_of_other_trainers_are_refused_with_what_to_do(asked, answer):
+    with pytest.raises(UsageRefused) as refused:
+        resolve(None, {"parallel.strategy": asked})
+    (problem,) = refused.value.problems
+    assert problem.startswith("`parallel.strategy` must be one of `auto`, `single`, `ddp`, `fsdp2`")
+    assert answer in problem

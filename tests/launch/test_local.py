@@ -105,7 +105,8 @@ def test_a_killed_launching_process_takes_its_ranks_along(tmp_path):
         "import os, pathlib, time\n"
         "from boldcast.launch.local import die_with_parent\n"
         "die_with_parent()\n"
-        "pathlib.Path(__file__).with_name('pid' + os.environ['RANK']).write_text(str(os.getpid()))\n"
+        "mine = pathlib.Path(__file__).with_name('pid' + os.environ['RANK'])\n"
+        "mine.write_text(str(os.getpid()))\n"
         "time.sleep(120)\n"
     )
     launcher = subprocess.Popen(

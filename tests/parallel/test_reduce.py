@@ -14,6 +14,8 @@ from boldcast.launch.local import command
 
 WORKER = Path(__file__).with_name("reduce_worker.py")
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 13)
+POWERS_OF_TWO = (1, 2, 4, 8)
+N_ELEMENTS = 3 * 5 + 7 + 1 + 64 * 64
 
 
 def _worker_module():
@@ -39,24 +41,27 @@ def _expected(n_micro):
     return hashlib.sha256(total.numpy().tobytes()).hexdigest()
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_every_world_size_holds_the_bits_of_the_definition(world_size):
-    line = command(world_size, [str(WORKER), *map(str, COUNTS)])
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+def _run(line, folder):
+    words = [*line, str(folder), *map(str, COUNTS)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    results = [text.split(" ", 2) for text in done.stdout.splitlines() if "RESULT" in text]
+    return [json.loads(path.read_text()) for path in folder.iterdir()]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 6])
+def test_every_world_size_holds_the_bits_of_the_definition(world_size, tmp_path):
+    results = _run(command(world_size, [str(WORKER)]), tmp_path)
     assert len(results) == world_size
     expected = {str(n): _expected(n) for n in COUNTS}
-    for _, _, text in results:
-        assert json.loads(text) == expected
+    ring = 2 * (world_size - 1) / world_size * N_ELEMENTS
+    for digests, sent in results:
+        assert digests == expected
+        for n_micro in POWERS_OF_TWO:
+            if n_micro >= world_size and world_size in POWERS_OF_TWO:
+                assert sent[str(n_micro)] <= 1.1 * ring
 
 
-def test_one_process_without_torchrun_has_the_same_bits():
-    done = subprocess.run(
-        [sys.executable, str(WORKER), *map(str, COUNTS)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert json.loads(done.stdout.split(" ", 2)[2]) == {str(n): _expected(n) for n in COUNTS}
+def test_one_process_without_torchrun_has_the_same_bits(tmp_path):
+    ((digests, sent),) = _run([sys.executable, str(WORKER)], tmp_path)
+    assert digests == {str(n): _expected(n) for n in COUNTS}
+    assert set(sent.values()) == {0}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boldcast.parallel.tree import Accumulator, cover, fold
+from boldcast.parallel.tree import Accumulator, cover, fold, merges
 
 
 def recursive_sum(values):
@@ -65,6 +65,21 @@ def test_cover_is_disjoint_complete_and_short(n, data):
     nodes = cover(n, range(start, stop))
     assert [leaf for lo, hi in nodes for leaf in range(lo, hi)] == list(range(start, stop))
     assert len(nodes) <= 2 * n.bit_length()
+
+
+@given(partitions())
+def test_the_plan_of_merges_ends_in_the_cover(case):
+    n, ranks = case
+    for owned in ranks:
+        plan = merges(n, owned)
+        assert list(plan) == list(owned)
+        held = []
+        for leaf, n_additions in plan.items():
+            held.append((leaf, leaf + 1))
+            for _ in range(n_additions):
+                (_, hi), (lo, _) = held.pop(), held.pop()
+                held.append((lo, hi))
+        assert held == cover(n, owned)
 
 
 def test_a_gap_or_a_missing_end_is_refused():

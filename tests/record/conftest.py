@@ -40,12 +40,11 @@ def blocks() -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def make_run(tmp_path: Path, blocks: dict[str, Any]) -> Callable[[], Path]:
-    """A run folder as a finished training leaves it, sealed."""
+@pytest.fixture(scope="session")
+def fabricate(blocks: dict[str, Any]) -> Callable[[Path], Path]:
+    """Make a run folder as a finished training leaves it, sealed."""
 
-    def make() -> Path:
-        run = tmp_path / "run"
+    def fabricate(run: Path) -> Path:
         checkpoint = run / "checkpoints" / "step_00000002"
         checkpoint.mkdir(parents=True)
         for name in ("model.safetensors", "optimizer.safetensors"):
@@ -63,7 +62,12 @@ def make_run(tmp_path: Path, blocks: dict[str, Any]) -> Callable[[], Path]:
         seal(run, blocks, {"status": "completed", "steps": 2, "scores": {"mse": 0.5}}, [])
         return run
 
-    return make
+    return fabricate
+
+
+@pytest.fixture
+def make_run(tmp_path: Path, fabricate: Callable[[Path], Path]) -> Callable[[], Path]:
+    return lambda: fabricate(tmp_path / "run")
 
 
 @pytest.fixture

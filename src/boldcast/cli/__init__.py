@@ -25,6 +25,7 @@ from boldcast import __version__
 from boldcast.cli import help as texts
 from boldcast.cli.argv import Request, find_command, parse, unknown_command
 from boldcast.cli.specs import COMMANDS
+from boldcast.cli.tables import printable
 from boldcast.errors import BoldcastError, UsageRefused
 
 INTERRUPTED = 130
@@ -116,9 +117,9 @@ def _explain(outcome: BoldcastError) -> None:
             file=sys.stderr,
         )
         for problem in outcome.problems:
-            print(f"- {problem}", file=sys.stderr)
+            print(f"- {printable(problem)}", file=sys.stderr)
     else:
-        print(f"boldcast: {outcome}", file=sys.stderr)
+        print(f"boldcast: {printable(str(outcome))}", file=sys.stderr)
 
 
 def _broken_pipe() -> int:

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from boldcast.cli.specs import COMMANDS, Command
+from boldcast.cli.specs import COMMANDS
+from boldcast.cli.words import Command
 from boldcast.config.docs import settings
 from boldcast.config.nearest import did_you_mean
 from boldcast.config.resolve import resolve

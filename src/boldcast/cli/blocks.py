@@ -20,7 +20,6 @@ from boldcast.files import canonical_json, sha256_bytes
 from boldcast.parallel.world import World, share
 from boldcast.record import provenance, topology
 from boldcast.record.privacy import hashed_subject, subject_salt
-from boldcast.train.checkpoint import optimizer_tensors
 from boldcast.train.run import Job
 from boldcast.train.seeding import derive, tensors_digest
 
@@ -60,10 +59,8 @@ def build(
 
 def final_digests(job: Job) -> dict[str, str]:
     """Return the digests of the final weights and of the optimizer's state."""
-    return {
-        "weights": tensors_digest(job.model.state_dict()),
-        "optimizer": tensors_digest(optimizer_tensors(job.model, job.trainer.optimizer)),
-    }
+    model, moments = job.trainer.whole
+    return {"weights": tensors_digest(model.state_dict()), "optimizer": tensors_digest(moments)}
 
 
 def _data(store: Store, job: Job) -> dict[str, Any]:
@@ -97,6 +94,7 @@ def _numerics(config: Config, device: torch.device) -> dict[str, Any]:
         "dtype": config.train.dtype,
         "flags": {
             "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+            "optimizer": "foreach",
             "threads": torch.get_num_threads(),
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "cuda_matmul_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
@@ -120,7 +118,7 @@ def _kernels(device: torch.device) -> dict[str, str]:
 def _parallel(config: Config, world: World, devices: Sequence[str], job: Job) -> dict[str, Any]:
     n_micro = job.trainer.global_step.n_micro
     return {
-        "strategy": "ddp" if world.world_size > 1 else "single",
+        "strategy": job.trainer.place["strategy"],
         "world_size": world.world_size,
         "global_batch_size": config.train.global_batch_size,
         "micro_batch_size": config.train.micro_batch_size,

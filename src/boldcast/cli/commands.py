@@ -12,19 +12,21 @@ Example
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 from fire.decorators import SetParseFn, SetParseFns
 
+from boldcast.cli.nproc import Nproc, world_sizes
 from boldcast.cli.places import data_root, store_cache
-from boldcast.cli.specs import COMMANDS, read_path
+from boldcast.cli.specs import COMMANDS
+from boldcast.cli.tables import table
+from boldcast.cli.words import read_path
 from boldcast.config.resolve import as_dict, batch_arithmetic, check_world, digest, resolve, to_toml
 from boldcast.config.schema import Config
-from boldcast.errors import DataRefused, NotTheSame, UsageRefused
-from boldcast.files import write_bytes
+from boldcast.errors import DataRefused, UsageRefused
 
 
 def _typed(*path: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -55,6 +57,7 @@ class Commands:
     def __init__(self, argv: Sequence[str]) -> None:
         self._argv = tuple(argv)
         self.data = DataCommands()
+        self.manifest = ManifestCommands()
 
     @_typed("train")
     def train(
@@ -62,7 +65,7 @@ class Commands:
         *,
         config: Path | None = None,
         run_dir: Path | None = None,
-        nproc: int | None = None,
+        nproc: Nproc | None = None,
         data: Path | None = None,
         dry_run: bool = False,
         json: bool = False,
@@ -70,10 +73,9 @@ class Commands:
     ) -> int:
         """Train, or with ``dry_run`` print what would be trained."""
         resolved = resolve(config, overrides)
+        sizes = world_sizes(resolved, nproc) if nproc else [1]
         if dry_run:
-            return _show_plan(resolved, nproc or 1, as_json=json)
-        if nproc and (problems := check_world(resolved, nproc)):
-            raise UsageRefused(problems)
+            return _show_plan(resolved, sizes[0], as_json=json)
         from boldcast.cli.train_command import train
 
         code: int = train(
@@ -127,20 +129,23 @@ class Commands:
         self, *, run: Path, data: Path | None = None, json: bool = False, out: Path | None = None
     ) -> int:
         """Recompute the digests of a record."""
+        from boldcast.cli.record_command import report
         from boldcast.record.verify import verify
 
-        findings = verify(run, data)
-        rows = [{"name": f.name, "ok": f.ok, "detail": f.detail} for f in findings]
-        same = bool(rows) and all(row["ok"] for row in rows)
-        document = _json({"same": same, "findings": rows})
-        if out:
-            write_bytes(out, document)
-        if json:
-            print(document.decode(), end="")
-        else:
-            shown = [{**row, "ok": "ok" if row["ok"] else "NOT OK"} for row in rows]
-            print(table(shown, ("ok", "name", "detail")))
-        return 0 if same else NotTheSame.exit_code
+        return report(verify(run, data), "same", as_json=json, out=out)
+
+    @_typed("diff")
+    def diff(self, *records: str, json: bool = False, out: Path | None = None) -> int:
+        """Compare two runs."""
+        if len(records) != 2:
+            raise UsageRefused(
+                f"`RECORD` must be given twice, A and B, but is given {len(records)} times. "
+                "Write `boldcast diff A B`."
+            )
+        from boldcast.cli.record_command import show_comparison
+        from boldcast.record.compare import compare
+
+        return show_comparison(compare(Path(records[0]), Path(records[1])), as_json=json, out=out)
 
     @_typed("report")
     def report(self, *, run: Path) -> int:
@@ -148,6 +153,33 @@ class Commands:
         from boldcast.score.report import write_report
 
         print(write_report(run))
+        return 0
+
+
+class ManifestCommands:
+    """The commands behind ``boldcast manifest``."""
+
+    @_typed("manifest", "lint")
+    def lint(self, *, file: Path, json: bool = False, out: Path | None = None) -> int:
+        """Check a manifest."""
+        from boldcast.cli.record_command import report
+        from boldcast.record.lint import lint
+
+        return report(lint(file), "ok", as_json=json, out=out)
+
+    @_typed("manifest", "export")
+    def export(
+        self,
+        *,
+        file: Path,
+        format: str = "in-toto",
+        out: Path | None = None,
+        with_times: bool = False,
+    ) -> int:
+        """Write a manifest in another form."""
+        from boldcast.cli.record_command import export
+
+        print(export(file, format, out, with_times), end="")
         return 0
 
 
@@ -205,12 +237,12 @@ def _scans_in(folder: Path) -> list[Path]:
 
     if not folder.is_dir():
         raise DataRefused(f"`--data` must be a folder, but {folder} is none. Correct the path.")
-    lists = [path for path in sorted(folder.glob("*.tsv")) if is_scan_list(path)]
+    below = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    # What begins with a dot is a cache, not a scan.
+    visible = [p for p in below if not any(s.startswith(".") for s in p.relative_to(folder).parts)]
+    lists = [path for path in visible if path.suffix == ".tsv" and is_scan_list(path)]
     if lists:
         return lists
-    below = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    # What begins with a dot is a cache, not a scan.
-    visible = (p for p in below if not any(s.startswith(".") for s in p.relative_to(folder).parts))
     found = [p for p in visible if p.name.lower().endswith(readers.known_suffixes())]
     if not found:
         raise DataRefused(
@@ -218,23 +250,6 @@ def _scans_in(folder: Path) -> list[Path]:
             f"{', '.join(readers.known_suffixes())}. Give another folder."
         )
     return found
-
-
-def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Return rows as text columns under their names."""
-    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-    widths = [max(len(text) for text in column) for column in zip(columns, *cells, strict=True)]
-    lines = [list(columns), *cells]
-    return "\n".join(
-        "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "?"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _show_plan(config: Config, world_size: int, *, as_json: bool) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import textwrap
 
-from boldcast.cli.specs import COMMANDS, Command
+from boldcast.cli.specs import COMMANDS
+from boldcast.cli.words import Command
 from boldcast.config.coerce import show
 from boldcast.config.docs import field_docs, sections
 

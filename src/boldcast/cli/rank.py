@@ -18,14 +18,14 @@ from boldcast.config.resolve import batch_arithmetic
 from boldcast.config.schema import Config
 from boldcast.data.store import Store, prepare
 from boldcast.errors import AcceptanceMissed, Diverged, StoppedOnRequest
-from boldcast.launch.local import die_with_parent
+from boldcast.launch import outcome
 from boldcast.model.forecaster import describe
 from boldcast.parallel.agree import from_rank_zero
-from boldcast.parallel.place import started_by_torchrun
 from boldcast.parallel.world import World
 from boldcast.record.events import EventLog
 from boldcast.record.manifest import open_manifest, seal
 from boldcast.score.report import write_report
+from boldcast.train import numerics
 from boldcast.train.log import RunLog
 from boldcast.train.run import Job, build, conclude
 from boldcast.train.stop import StopRequest
@@ -48,23 +48,21 @@ def run(
     StoppedOnRequest, Diverged, AcceptanceMissed, UsageRefused, DataRefused
         As the run ended.
     """
-    if started_by_torchrun():
-        die_with_parent()
     world = World.from_env()
     device = world.device(config.train.device)
     with ExitStack() as folder:
-        with world.process_group(device, config.parallel.timeout_s):
+        patience = config.parallel.timeout_s, config.parallel.preflight_timeout_s
+        with world.process_group(device, *patience):
             place = from_rank_zero(world, lambda: _enter(folder, run_dir, config))
             if place == "complete":
                 return
+            _watch(stop, config, run_dir, world)
             store = Store.open(from_rank_zero(world, lambda: prepare(config, root, cache)))
             from_rank_zero(world, lambda: run_folder.refuse_other_data(run_dir, store.digest))
-            quiet = not world.is_rank_zero
-            log = RunLog(
-                config.log, run_dir, config.name, quiet=quiet, log_every=config.train.log_every
-            )
+            log = _log(config, run_dir, world)
             folder.callback(log.close)
             job = build(config, store, world, run_dir, log, stop)
+            numerics.verify(config.numerics, job.model, device, world)
             found = blocks.build(config, argv, store, world, device, job)
             record = _Record(run_dir, found) if world.is_rank_zero else None
             _announce(log, config, job, world, str(device))
@@ -78,11 +76,27 @@ def run(
             )
 
 
+def _log(config: Config, run_dir: Path, world: World) -> RunLog:
+    quiet = not world.is_rank_zero
+    every = config.train.log_every
+    return RunLog(config.log, run_dir, config.name, quiet=quiet, log_every=every)
+
+
+def _watch(stop: StopRequest, config: Config, run_dir: Path, world: World) -> None:
+    """Look for stop requests that come as files: from the launching process, or from a user."""
+    passed_on = outcome.folder()
+    files = [passed_on / outcome.STOP] if passed_on is not None else []
+    if world.is_rank_zero:
+        files.append(run_dir / outcome.STOP)
+    stop.watch(files, config.train.time_budget_s)
+
+
 def _enter(folder: ExitStack, run_dir: Path, config: Config) -> str:
     folder.enter_context(run_folder.held(run_dir))
     place = run_folder.state(run_dir, config)
     if place != "complete":
         run_folder.start(run_dir, config)
+        (run_dir / outcome.STOP).unlink(missing_ok=True)  # it stopped an earlier attempt
     return place
 
 
@@ -95,11 +109,18 @@ class _Record:
         self._blocks = found
         self._attempts = _earlier_attempts(run_dir)
 
-    def open(self, step: int) -> None:
-        """Say that an attempt begins at ``step``."""
+    def open(self, step: int, resumed_from: dict[str, Any] | None) -> None:
+        """Say that an attempt begins at ``step``, and who wrote what it continues."""
         world_size = self._blocks["parallel"]["world_size"]
         self._attempts.append(
-            {"first_step": step, "last_step": None, "world_size": world_size, "end": "open"}
+            {
+                "first_step": step,
+                "last_step": None,
+                "world_size": world_size,
+                "strategy": self._blocks["parallel"]["strategy"],
+                "resumed_from": resumed_from,
+                "end": "open",
+            }
         )
         self.events.write("started", step=step, world_size=world_size)
         open_manifest(self.run_dir, self._blocks, self._attempts)
@@ -121,12 +142,12 @@ def _fit(job: Job, record: _Record | None) -> str:
     try:
         job.trainer.resume()
         if record is not None:
-            record.open(job.trainer.state.step)
+            record.open(job.trainer.state.step, job.trainer.resumed_from)
         return job.fit().status
     except Exception as error:
         if record is not None:
             status = "diverged" if isinstance(error, Diverged) else "failed"
-            record.seal(status, job.trainer.state.step, first_cause=str(error))
+            record.seal(status, job.trainer.state.step, first_cause=str(outcome.in_words(error)))
         raise
 
 

@@ -17,13 +17,14 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TextIO
 
 import orjson
 
-from boldcast.config.resolve import digest, resolve, to_toml
+from boldcast.config.identity import run_digest
+from boldcast.config.resolve import resolve, to_toml
 from boldcast.config.schema import Config
 from boldcast.errors import DataRefused, UsageRefused
 from boldcast.files import write_bytes
@@ -34,7 +35,7 @@ _OWN = {".lock", "events.jsonl"}
 
 def default_run_dir(config: Config, env: Mapping[str, str] = os.environ) -> Path:
     """Return ``NAME-DIGEST`` under ``$BOLDCAST_RUNS``, or under ``runs`` in the current folder."""
-    return Path(env.get("BOLDCAST_RUNS") or "runs") / f"{config.name}-{digest(config)[:8]}"
+    return Path(env.get("BOLDCAST_RUNS") or "runs") / f"{config.name}-{run_digest(config)[:8]}"
 
 
 def state(run_dir: Path, config: Config) -> Literal["new", "unfinished", "complete"]:
@@ -50,7 +51,7 @@ def state(run_dir: Path, config: Config) -> Literal["new", "unfinished", "comple
         _refuse_foreign(run_dir)
         return "new"
     try:
-        same = digest(resolve(recorded, {})) == digest(config)
+        same = run_digest(resolve(recorded, {})) == run_digest(config)
     except UsageRefused as error:
         raise UsageRefused(
             f"`--run_dir` must be new or hold a run of this configuration, but the config.toml in "
@@ -65,15 +66,16 @@ def state(run_dir: Path, config: Config) -> Literal["new", "unfinished", "comple
 
 
 def start(run_dir: Path, config: Config) -> None:
-    """Make the folder and write the resolved configuration into it, if it is not there yet."""
+    """Make the folder and write the resolved configuration of this start into it."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    if not (run_dir / "config.toml").exists():
-        write_bytes(run_dir / "config.toml", to_toml(config).encode())
+    write_bytes(run_dir / "config.toml", to_toml(config).encode())
 
 
 @contextmanager
 def held(run_dir: Path) -> Iterator[None]:
     """Hold the folder for this process alone; the kernel lets go of it when the process ends.
+
+    A run that was refused before its record was opened leaves nothing in the folder.
 
     Raises
     ------
@@ -81,21 +83,43 @@ def held(run_dir: Path) -> Iterator[None]:
         If another process trains in it, and goes on for a few seconds: a killed one may take a
         moment to be gone.
     """
+    deadline = time.monotonic() + _PATIENCE_S
+    while (lock := _locked(run_dir)) is None:
+        if time.monotonic() > deadline:
+            raise UsageRefused(
+                f"`--run_dir` must not be in use, but another process is training in "
+                f"{run_dir}. Wait for it, stop it, or use another folder."
+            )
+        time.sleep(0.1)
+    with lock:
+        try:
+            yield
+        finally:
+            if not (run_dir / "manifest.json").exists():
+                _clear(run_dir)
+
+
+def _locked(run_dir: Path) -> TextIO | None:
+    """Return the folder's lock, open and held, or None if another process holds it."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    with (run_dir / ".lock").open("w") as lock:
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise UsageRefused(
-                        f"`--run_dir` must not be in use, but another process is training in "
-                        f"{run_dir}. Wait for it, stop it, or use another folder."
-                    ) from None
-                time.sleep(0.1)
-        yield
+    lock = (run_dir / ".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # its holder may have removed the file between our opening and our locking it
+        if os.path.samestat(os.fstat(lock.fileno()), (run_dir / ".lock").stat()):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    lock.close()
+    return None
+
+
+def _clear(run_dir: Path) -> None:
+    """Remove what a start that was refused has put into a new folder, and the folder if empty."""
+    for name in ("config.toml", "events.jsonl", ".lock"):
+        (run_dir / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        run_dir.rmdir()
 
 
 def refuse_other_data(run_dir: Path, data_digest: str) -> None:

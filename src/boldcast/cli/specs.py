@@ -12,122 +12,19 @@ Example
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-from boldcast.config.coerce import Unfit, from_text
-from boldcast.config.docs import settings
-
-
-@dataclass(frozen=True)
-class Operand:
-    """What stands behind the command without a flag."""
-
-    name: str
-    metavar: str
-    doc: str
-    required: bool = True
-    many: bool = False
-    choices: tuple[str, ...] = ()
-    unless: str = ""
-    """Option whose presence makes a required operand unnecessary."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """A flag of one command: ``--name METAVAR``, or ``--name`` alone without ``metavar``."""
-
-    name: str
-    metavar: str | None
-    doc: str
-    """One sentence with the unit."""
-    default: str
-    """What is taken without it, in words."""
-    read: Callable[[str], Any]
-    """From text to value; raises ValueError with the rule it breaks."""
-
-
-@dataclass(frozen=True)
-class Command:
-    """One command, by the words that call it."""
-
-    path: tuple[str, ...]
-    summary: str
-    details: str
-    options: tuple[Option, ...] = ()
-    operand: Operand | None = None
-    settings: bool = False
-    """Whether ``--section.name value`` overrides are taken."""
-
-    @property
-    def usage(self) -> str:
-        """One line that shows how it is called."""
-        words = ["boldcast", *self.path]
-        if self.operand:
-            shown = self.operand.metavar + (" ..." if self.operand.many else "")
-            words.append(shown if self.operand.required else f"[{shown}]")
-        if self.options:
-            words.append("[options]")
-        if self.settings:
-            words.append("[--section.name value ...]")
-        return " ".join(words)
-
-
-def read_path(text: str) -> Path:
-    """Read a path; an empty one would silently mean the current folder."""
-    if not text or "\0" in text:
-        raise ValueError("a path that is not empty")
-    return Path(text)
-
-
-def read_flag(text: str) -> bool:
-    """Read the value that a flag without one is handed on with."""
-    return text == "true"
-
-
-def read_count(low: int) -> Callable[[str], int]:
-    """Return a reader of integers of at least ``low``."""
-
-    def read(text: str) -> int:
-        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", text, re.ASCII) or int(text) < low:
-            raise ValueError(f"an integer, at least {low}")
-        return int(text)
-
-    return read
-
-
-def read_counts(text: str) -> tuple[int, ...]:
-    """Read rising integers with commas between them, such as ``1,2,4``."""
-    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    try:
-        counts = tuple(read_count(1)(part.strip()) for part in inner.split(","))
-    except ValueError:
-        counts = ()
-    if not counts or list(counts) != sorted(set(counts)):
-        raise ValueError("rising integers of at least 1 with commas between, such as 1,2")
-    return counts
-
-
-def read_fraction(text: str) -> float:
-    """Read a number from 0 to 1."""
-    if not re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", text, re.ASCII) or float(text) > 1:
-        raise ValueError("a number from 0 to 1")
-    return float(text)
-
-
-def read_t_r(text: str) -> float:
-    """Read a repetition time in seconds, within the bounds of the setting ``data.t_r``."""
-    try:
-        value = from_text(settings()["data.t_r"], text)
-    except Unfit as unfit:
-        raise ValueError(unfit.rule) from None
-    if not isinstance(value, float):
-        raise ValueError("a number of seconds")
-    return value
-
+from boldcast.cli.nproc import read_nproc
+from boldcast.cli.words import (
+    Command,
+    Operand,
+    Option,
+    read_choice,
+    read_count,
+    read_counts,
+    read_flag,
+    read_fraction,
+    read_path,
+    read_t_r,
+)
 
 _CONFIG = Operand(
     "config", "CONFIG", "TOML file; without it, the example that comes with boldcast.", False
@@ -140,7 +37,12 @@ _RUN_DIR = Option(
     read_path,
 )
 _NPROC = Option(
-    "nproc", "N", "Processes to start, one a GPU.", "one per visible GPU, else 1", read_count(1)
+    "nproc",
+    "N|MIN:MAX",
+    "Processes to start, one a GPU; with MIN:MAX, start the most, and go on with fewer when one is "
+    "lost.",
+    "one per visible GPU, else 1",
+    read_nproc,
 )
 _DATA = Option("data", "DIR", "Folder where the data live.", "$BOLDCAST_DATA or ./data", read_path)
 _DRY_RUN = Option(
@@ -210,6 +112,53 @@ COMMANDS = (
             _OUT,
         ),
         Operand("run", "RUN_OR_MANIFEST", "Run folder, or a manifest.json."),
+    ),
+    Command(
+        ("diff",),
+        "Say where two runs part, by how much, and why.",
+        "First the step, quantity and tensor at which they part, and the distance of their weights "
+        "where both are at hand; then the fields in which their records differ, the likeliest "
+        "cause first, and those that cannot have done it. Exit 5 if they are not the same.",
+        (_JSON, _OUT),
+        Operand("records", "RECORD", "Two run folders or manifests: A and B.", many=True),
+    ),
+    Command(
+        ("manifest", "lint"),
+        "Check a manifest against its schema and its rules.",
+        "Reads the record alone: its form, its own digests, whether its fields agree, and that it "
+        "says nothing of times, hosts, users, secrets and places. Exit 5 if a rule is broken.",
+        (_JSON, _OUT),
+        Operand("file", "FILE", "Manifest."),
+    ),
+    Command(
+        ("manifest", "export"),
+        "Write a record in a form that other tools read.",
+        "ro-crate: a folder, Process Run Crate 0.5; in-toto: an unsigned Statement v1 with SLSA "
+        "provenance; datalad: the commit message of a run record.",
+        (
+            Option(
+                "format",
+                "FORMAT",
+                "ro-crate, in-toto or datalad.",
+                "in-toto",
+                read_choice("ro-crate", "in-toto", "datalad"),
+            ),
+            Option(
+                "out",
+                "FILE|DIR",
+                "Write to this file; for ro-crate, make this folder.",
+                "printed",
+                read_path,
+            ),
+            Option(
+                "with_times",
+                None,
+                "Say when the run began and ended, from its events.jsonl (ro-crate).",
+                "off",
+                read_flag,
+            ),
+        ),
+        Operand("file", "FILE", "Manifest, or a run folder."),
     ),
     Command(
         ("data", "fetch"),

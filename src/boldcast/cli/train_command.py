@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import time
+import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from boldcast.cli import run_folder
+from boldcast.cli.nproc import Nproc, world_sizes
 from boldcast.cli.places import data_root, store_cache
-from boldcast.config.resolve import check_world
 from boldcast.config.schema import Config
-from boldcast.errors import AcceptanceMissed, BoldcastError, UsageRefused
-from boldcast.launch import environment, local, outcome
+from boldcast.errors import AcceptanceMissed, BoldcastError, StoppedOnRequest
+from boldcast.launch import elastic, environment, local, outcome
 from boldcast.parallel.place import started_by_torchrun
+from boldcast.train.stop import BEGAN, StopRequest
 
 
 def train(
@@ -29,7 +32,7 @@ def train(
     *,
     argv: Sequence[str],
     run_dir: Path | None,
-    nproc: int | None,
+    nproc: Nproc | None,
     data: Path | None,
     as_json: bool,
 ) -> int:
@@ -41,59 +44,113 @@ def train(
         The command line as received, without the program.
     run_dir : Path or None
         Where the run lives; None for the default.
-    nproc : int or None
-        Ranks to start; None for one per visible GPU, or one.
+    nproc : Nproc or None
+        Ranks to start; the fewest and the most to go on with fewer when one is lost; None for
+        one per visible GPU, or one.
     data : Path or None
         Folder of the data.
     as_json : bool
         Print the result as JSON.
     """
+    stop = StopRequest().listen()
+    os.environ.setdefault(BEGAN, str(time.monotonic()))
     run_dir = run_dir or run_folder.default_run_dir(config)
     if started_by_torchrun():
-        outcome.end_rank(_rank(config, argv, run_dir, data))
+        outcome.end_rank(_rank(config, argv, run_dir, data, stop))
     if run_folder.state(run_dir, config) == "complete":
         print(f"{run_dir}: already complete.", file=sys.stderr)
         return _show(run_dir, as_json)
-    nproc = nproc or _default_nproc(config)
-    if problems := check_world(config, nproc):
-        raise UsageRefused(problems)
+    sizes = world_sizes(config, nproc or _default_nproc(config))
+    if isinstance(nproc, tuple):
+        sizes = _that_can_be_had(sizes, config)
     env = environment.merged(config)
     try:
-        if nproc > 1:
-            local.run(nproc, local.module("boldcast", argv), env)
+        if isinstance(nproc, tuple):
+            elastic.run(
+                sizes,
+                lambda size: _start(size, argv, env, stop, run_dir),
+                lambda: _newest_step(run_dir),
+                lambda line: print(f"boldcast: {line}", file=sys.stderr),
+                stop,
+            )
+        elif sizes[0] > 1:
+            _start(sizes[0], argv, env, stop, run_dir)
         else:
             os.environ.update(env)
-            _rank(config, argv, run_dir, data)
+            _rank(config, argv, run_dir, data, stop)
     except AcceptanceMissed:
         _show(run_dir, as_json)
         raise
     return _show(run_dir, as_json)
 
 
-def _rank(config: Config, argv: Sequence[str], run_dir: Path, data: Path | None) -> int:
-    """Be one rank of the run; return the process's exit code."""
-    from boldcast.train.stop import StopRequest
+def _start(
+    nproc: int, argv: Sequence[str], env: Mapping[str, str], stop: StopRequest, run_dir: Path
+) -> None:
+    local.run(nproc, local.module("boldcast", argv), env, stop, run_dir)
 
-    stop = StopRequest().listen()
+
+def _rank(
+    config: Config, argv: Sequence[str], run_dir: Path, data: Path | None, stop: StopRequest
+) -> int:
+    """Be one rank of the run; return the process's exit code."""
     number = int(os.environ.get("RANK", "0"))
+    if started_by_torchrun():
+        local.die_with_parent()  # before torch is imported, which takes seconds
+        outcome.enter(number)
     try:
         from boldcast.cli import rank
 
         root = data_root(data)
         rank.run(config, argv, run_dir, root, store_cache(root), stop)
-    except Exception as error:
+    except Exception as caught:
+        error = outcome.in_words(caught)
         shared = error if isinstance(error, BoldcastError) and error.on_every_rank else None
+        _keep(error, run_dir, number)
         if outcome.leave(error, number):
             # torchrun reports any code but 0 at length; an end that all ranks share needs none
             return 0 if shared else 1
         if shared and number:
-            return shared.exit_code  # rank 0 says it
-        raise
+            return _code_by_hand(shared)  # rank 0 says it
+        if shared and not _code_by_hand(shared):
+            print(f"boldcast: {shared}", file=sys.stderr)
+            return 0
+        raise error from error.__cause__
+    outcome.leave(None, number)
     return 0
+
+
+def _code_by_hand(shared: BoldcastError) -> int:
+    """Return the code of a rank under a torchrun started by hand, which hides it anyway.
+
+    One that may restart its ranks would take any code but 0 for a failure, and start again a run
+    that was asked to stop.
+    """
+    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or "0")
+    return 0 if restarts and isinstance(shared, StoppedOnRequest) else shared.exit_code
+
+
+def _keep(error: Exception, run_dir: Path, number: int) -> None:
+    """Keep the traceback in the run's folder, unless its message says everything."""
+    explained = isinstance(error, BoldcastError) and error.exit_code != BoldcastError.exit_code
+    if not explained and (run_dir / "config.toml").exists():
+        outcome.keep(run_dir, number, "".join(traceback.format_exception(error)))
+
+
+def _newest_step(run_dir: Path) -> int:
+    """Return the step of the newest checkpoint, damaged or not; 0 if there is none."""
+    names = [p.name for p in (run_dir / "checkpoints").glob("step_*") if p.name[5:].isdecimal()]
+    return max((int(name[5:]) for name in names), default=0)
 
 
 def _default_nproc(config: Config) -> int:
     return 1 if config.train.device == "cpu" else max(1, environment.visible_gpus())
+
+
+def _that_can_be_had(sizes: list[int], config: Config) -> list[int]:
+    """Leave out numbers of ranks for which there are too few GPUs, if a smaller one will do."""
+    n_gpus = 0 if config.train.device == "cpu" else environment.visible_gpus()
+    return [size for size in sizes if not n_gpus or size <= n_gpus] or sizes[-1:]
 
 
 def _show(run_dir: Path, as_json: bool) -> int:

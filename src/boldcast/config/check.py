@@ -231,6 +231,11 @@ def check_world(config: Config, world_size: int) -> list[str]:
         todo = 'Set it to "auto", "ddp" or "fsdp2", or use one rank.'
         rule = f'be "auto", "ddp" or "fsdp2" for {world_size} ranks'
         found.append(_refuse("parallel.strategy", rule, '"single"', todo))
+    if config.parallel.static_graph and world_size > 1 and total > part * world_size:
+        rule = "be false when a rank accumulates micro-batches, which torch cannot combine with it"
+        todo = f"Set it to false, or `train.global_batch_size` to {part * world_size}."
+        shown = f"true with {total} windows a step of {part} on {world_size} ranks"
+        found.append(_refuse("parallel.static_graph", rule, shown, todo))
     if config.numerics.level == "exact":
         if world_size > total // part:
             rule = f"give each of {world_size} ranks a micro-batch of {part} windows"

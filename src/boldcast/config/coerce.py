@@ -181,7 +181,8 @@ def _milliseconds(setting: Setting, value: float) -> str:
 
 def _fit_text(setting: Setting, text: str) -> str:
     if setting.choices and text not in setting.choices:
-        raise Unfit(_rule(setting), show(text), did_you_mean(text, setting.choices))
+        known = dict(setting.instead).get(text.lower())
+        raise Unfit(_rule(setting), show(text), known or did_you_mean(text, setting.choices))
     if not text.isprintable():
         rule = "text without control characters that is valid Unicode"
         raise Unfit(rule, json.dumps(text), "Remove them.")

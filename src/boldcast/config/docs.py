@@ -20,7 +20,8 @@ from functools import cache
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from boldcast.config import schema
-from boldcast.config.schema import Config, Each, Range
+from boldcast.config.rules import Each, Instead, Range
+from boldcast.config.schema import Config
 
 Scalar = bool | int | float | str
 Value = Scalar | None | tuple[Scalar, ...]
@@ -65,6 +66,9 @@ class Setting:
 
     min_length: int = 0
     """Fewest elements of a list."""
+
+    instead: tuple[tuple[str, str], ...] = ()
+    """Values that are asked for elsewhere, each with what to do here."""
 
     @property
     def section(self) -> str:
@@ -135,9 +139,12 @@ def _of_class(owner: type, section: str, docs: Mapping[tuple[str, str], str]) ->
 
 def _describe(name: str, hint: Any, default: Value, doc: str) -> Setting:
     bounds, ascending, min_length = Range(), False, 0
+    instead: tuple[tuple[str, str], ...] = ()
     if get_origin(hint) is Annotated:
         hint, rule = get_args(hint)
-        if isinstance(rule, Each):
+        if isinstance(rule, Instead):
+            instead = rule.answers
+        elif isinstance(rule, Each):
             bounds, ascending, min_length = rule.bounds, rule.ascending, rule.min_length
         else:
             bounds = rule
@@ -151,7 +158,12 @@ def _describe(name: str, hint: Any, default: Value, doc: str) -> Setting:
         raise TypeError(f"{name} has the type {hint}, which this reader does not know")
     text = _type_text(base, bounds, many, optional, choices, ascending)
     return Setting(
-        name, text, default, doc, base, many, optional, choices, bounds, ascending, min_length
+        *(name, text, default, doc, base, many, optional),
+        choices=choices,
+        bounds=bounds,
+        ascending=ascending,
+        min_length=min_length,
+        instead=instead,
     )
 
 

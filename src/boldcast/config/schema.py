@@ -16,23 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-
-@dataclass(frozen=True)
-class Range:
-    """Inclusive bounds of a number; with ``above``, the lower bound itself is not allowed."""
-
-    low: float | None = None
-    high: float | None = None
-    above: bool = False
-
-
-@dataclass(frozen=True)
-class Each:
-    """The bounds of every element of a list, and whether the list must rise strictly."""
-
-    bounds: Range
-    ascending: bool = False
-    min_length: int = 0
+from boldcast.config.rules import ELSEWHERE, Each, Range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +197,14 @@ class TrainConfig:
     keep_checkpoints: Annotated[int, Range(1)] = 2
     """Newest checkpoints kept, beside the best."""
 
+    async_checkpoint: bool = True
+    """Copy the state and write it while training goes on, for one more copy in CPU memory; false:
+    wait for the disk."""
+
+    time_budget_s: Annotated[float, Range(0.0)] = 0.0
+    """Seconds from the start of the command after which the run saves and stops, to be continued
+    (exit 75); 0: no limit. Leave time for a checkpoint."""
+
     log_every: Annotated[int, Range(1)] = 10
     """Optimizer steps between console lines."""
 
@@ -240,17 +232,48 @@ class ValidationConfig:
 class ParallelConfig:
     """How ranks work together."""
 
-    strategy: Literal["auto", "single", "ddp"] = "auto"
-    """`auto`: no wrapper on one rank, DDP on several."""
+    strategy: Annotated[
+        Literal["auto", "single", "ddp", "fsdp2"],
+        ELSEWHERE,
+    ] = "auto"
+    """`ddp`: every rank holds the model; `fsdp2`: ranks share out weights, gradients and optimizer
+    state; `single`: one rank only; `auto`: DDP. One rank needs, and gets, no wrapper."""
+
+    wrap_classes: tuple[str, ...] = ("Residual",)
+    """Classes of the modules that FSDP2 gathers and frees as one; the rest of the model is one
+    more. `Residual` is a Mamba block (or spatial attention) with its norm."""
 
     timeout_s: Annotated[float, Range(1.0)] = 600.0
     """Seconds a collective waits for a missing rank before the run fails."""
 
+    preflight_timeout_s: Annotated[float, Range(1.0)] = 60.0
+    """Seconds the ranks wait for each other at the start, before any data are prepared."""
+
+    drift_check_every: Annotated[int, Range(0)] = 50
+    """Optimizer steps between comparisons of the ranks' weights, made before each checkpoint, too;
+    0: never compare."""
+
     find_unused_parameters: bool = False
-    """DDP looks for parameters outside the graph at every step; only for models that have them."""
+    """DDP looks for parameters outside the graph at every step; only for models that have them,
+    because the walk costs time at every step."""
 
     bucket_cap_mb: Annotated[int, Range(1)] = 25
     """DDP's gradient bucket in MiB (levels `deterministic` and `fast`)."""
+
+    gradient_as_bucket_view: bool = True
+    """DDP keeps gradients inside its buckets: one copy of the gradient less in memory."""
+
+    static_graph: bool = False
+    """Promise DDP that every step has the same graph, which lets it skip its search; a broken
+    promise is not noticed. Not with accumulation, and not at `exact`, which has its own sum."""
+
+    broadcast_buffers: bool = False
+    """DDP copies rank 0's buffers before each forward pass. None of them changes in training, so a
+    copy costs time and would hide a mistake."""
+
+    sync_bn: bool = False
+    """BatchNorm over all ranks' windows (CUDA). Refused at the level `exact`: layers that mix
+    windows depend on how they are grouped."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,8 @@ launching process exports them; a value the user has set is kept. Which ones, an
     ``ieee``: without it Triton's float32 products round their inputs to TF32.
 ``GLOO_SOCKET_IFNAME``
     ``lo``: hosts that cannot resolve their own name fail or hang otherwise.
+``TORCH_DISABLE_SHARE_RDZV_TCP_STORE``
+    ``1``: each restart of the ranks meets in a store of its own, without what the last one left.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ def exports(config: Config) -> dict[str, str]:
         "MKL_NUM_THREADS": str(config.numerics.threads),
         "OMP_WAIT_POLICY": "PASSIVE",
         "GLOO_SOCKET_IFNAME": "lo",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
     if config.numerics.level != "fast":
         settings |= {

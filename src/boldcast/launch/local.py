@@ -2,7 +2,7 @@
 
 A stop request (SIGTERM, Ctrl-C) to the launching process is passed on; a second Ctrl-C ends
 everything at once. If the launching process is killed, its ranks are, too: a run never outlives
-the command that started it.
+the command that started it. ``supervise`` watches the ranks meanwhile.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
-from boldcast.errors import BoldcastError
+from boldcast.errors import StoppedOnRequest
 from boldcast.launch import outcome
+from boldcast.launch.supervise import AGAIN, Stop, Supervisor
 
 SAVE_TIME_S = 300
-"""How long torchrun lets the ranks save after a stop request before it kills them."""
+"""How long torchrun lets the other ranks end after one has failed, before it kills them."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -55,7 +55,13 @@ def module(name: str, arguments: Sequence[str]) -> list[str]:
     return ["-m", "--", name, *arguments]
 
 
-def run(nproc: int, program: Sequence[str], env: Mapping[str, str]) -> None:
+def run(
+    nproc: int,
+    program: Sequence[str],
+    env: Mapping[str, str],
+    stop: Stop | None = None,
+    run_dir: Path | None = None,
+) -> None:
     """Run ``program`` on ``nproc`` ranks.
 
     Parameters
@@ -66,29 +72,43 @@ def run(nproc: int, program: Sequence[str], env: Mapping[str, str]) -> None:
         See ``command``.
     env : mapping
         The whole environment of the ranks.
+    stop : Stop, optional
+        Passed on to the ranks as a file, which cannot come too early; torchrun and the ranks hold
+        back stop signals that reach them until the ranks listen. Without it, the ranks do not
+        listen, and an interrupt ends them.
+    run_dir : Path, optional
+        Where what hanging ranks were doing is kept.
 
     Raises
     ------
     BoldcastError
-        The first cause for which the ranks ended, if they did not succeed.
+        The first cause for which the ranks ended, if they did not succeed; a ``RankLost`` if
+        another start may do better.
     """
+    if stop is not None and stop.requested:
+        raise StoppedOnRequest(f"Stopped on request before the ranks were started. {AGAIN}")
     with tempfile.TemporaryDirectory(prefix="boldcast-") as folder:
+        (Path(folder) / outcome.LAUNCHER).write_text(str(os.getpid()))
         process = subprocess.Popen(
             command(nproc, program),
             env={**env, outcome.VARIABLE: folder},
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=die_with_parent if stop is None else _hold_back_and_die_with_parent,
         )
-        _pass_on_stop_requests(process)
-        code = process.wait()
-        note = outcome.first_cause(Path(folder))
-    if note is not None:
-        raise outcome.as_error(note)
-    if code:
-        raise BoldcastError(
-            f"A rank ended without a word (torchrun exit {code}): killed, or out of memory. "
-            "The same command continues from the last checkpoint."
-        )
+        supervisor = Supervisor(process, Path(folder), stop)
+        try:
+            if stop is not None:
+                stop.at_once = supervisor.kill
+            cause = supervisor.wait()
+        finally:
+            if process.poll() is None:
+                supervisor.kill()
+                process.wait()
+    for rank, stack in supervisor.stacks.items():
+        if run_dir is not None:
+            outcome.keep(run_dir, rank, f"Ended by the launching process. {stack or 'No stack.'}")
+    if cause is not None:
+        raise cause
 
 
 def die_with_parent() -> None:
@@ -96,15 +116,6 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _pass_on_stop_requests(process: subprocess.Popen[bytes]) -> None:
-    seen: list[int] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and seen:
-            os.killpg(process.pid, signal.SIGKILL)
-        elif not seen:
-            process.send_signal(signal.SIGTERM)
-        seen.append(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, pass_on)
+def _hold_back_and_die_with_parent() -> None:
+    die_with_parent()
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1))

@@ -56,6 +56,24 @@ def from_rank_zero(world: World, work: Callable[[], T]) -> T:
     return outcome[0]  # type: ignore[return-value]
 
 
+def any_rank(world: World, flag: bool, device: torch.device) -> bool:
+    """Tell every rank whether ``flag`` holds on any of them."""
+    if world.world_size == 1:
+        return flag
+    found = torch.tensor(int(flag), device=device)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return bool(found.item())
+
+
+def everyones(world: World, value: T) -> list[T]:
+    """Return the ``value`` of every rank, in their order, on every rank; it must pickle."""
+    if world.world_size == 1:
+        return [value]
+    values: list[T | None] = [None] * world.world_size
+    dist.all_gather_object(values, value)
+    return values  # type: ignore[return-value]
+
+
 def same_everywhere(world: World, number: int, device: torch.device) -> bool:
     """Tell whether every rank holds the same ``number`` (below 2**62 in size)."""
     if world.world_size == 1:

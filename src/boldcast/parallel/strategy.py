@@ -1,9 +1,10 @@
 """Wrap a model for its ranks, and add up the gradient of a global batch.
 
 On one rank nothing is wrapped. On several, torch's DistributedDataParallel broadcasts rank 0's
-weights and checks that all ranks hold the same model. At the level ``exact`` the gradient is then
-added by ``reduce.GradientSum``, whose bits do not depend on the number of ranks; at the other
-levels DDP's own all-reduce averages it over the ranks during the last micro-batch's backward.
+weights and checks that all ranks hold the same model, or FSDP2 shares them out (``fsdp``). At the
+level ``exact`` the gradient is then added in the order of ``tree``, so that its bits depend neither
+on the number of ranks nor on the strategy; at the other levels torch's own reduction averages it
+over the ranks during the last micro-batch's backward.
 
 Example
 -------
@@ -15,16 +16,18 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from boldcast.config.schema import ParallelConfig
 from boldcast.errors import UsageRefused
+from boldcast.parallel.fsdp import ShardedAverage, ShardedSum, shard
 from boldcast.parallel.reduce import GradientSum
 from boldcast.parallel.world import World
 
@@ -44,6 +47,9 @@ class GradientSource(Protocol):
     def finish(self, divisor: Tensor | float) -> None:
         """Leave the sum over all micro-batches, over ``divisor``, in every ``grad``."""
 
+    def clip(self, limit: float) -> Tensor:
+        """Scale the gradient to an L2 norm of at most ``limit``; return the norm it had."""
+
 
 class ExactGradient:
     """The fixed-order sum; DDP's own reduction stays silent."""
@@ -55,21 +61,21 @@ class ExactGradient:
         self.add = self._sum.add
         self.finish = self._sum.finish
 
-    def around(self, leaf: int) -> AbstractContextManager[None]:
-        """Keep DDP from reducing: the sum is made in ``finish``."""
-        return _silent(self._model)
+    @contextmanager
+    def around(self, leaf: int) -> Iterator[None]:
+        """Keep DDP from reducing; the sum takes the gradients as they come."""
+        with _silent(self._model), self._sum.during(leaf):
+            yield
+
+    def clip(self, limit: float) -> Tensor:
+        """Scale the gradient, the same bits on every rank."""
+        return torch.nn.utils.clip_grad_norm_(trainable(self._model), limit, foreach=True)
 
 
 class AveragedGradient:
     """Torch's own accumulation, and DDP's all-reduce with the last micro-batch."""
 
     def __init__(self, model: nn.Module, n_micro: int, world: World) -> None:
-        if n_micro % world.world_size:
-            raise UsageRefused(
-                f"`train.global_batch_size` must be a multiple of `train.micro_batch_size` x world "
-                f"size at this level, but its {n_micro} micro-batches do not divide among "
-                f"{world.world_size} ranks. Change it, or set `numerics.level` to exact."
-            )
         self._model = model
         self._n_ranks = world.world_size
         self.leaves = world.share(n_micro)
@@ -87,6 +93,10 @@ class AveragedGradient:
             if parameter.grad is not None:
                 parameter.grad *= self._n_ranks / divisor
 
+    def clip(self, limit: float) -> Tensor:
+        """Scale the gradient, which is the same on every rank."""
+        return torch.nn.utils.clip_grad_norm_(trainable(self._model), limit, foreach=True)
+
 
 def trainable(model: nn.Module) -> Sequence[nn.Parameter]:
     """Return the parameters that training moves, in the model's order."""
@@ -94,35 +104,86 @@ def trainable(model: nn.Module) -> Sequence[nn.Parameter]:
 
 
 def gradient_source(level: str, model: nn.Module, n_micro: int, world: World) -> GradientSource:
-    """Return how gradients are added at a determinism level."""
-    kind = ExactGradient if level == "exact" else AveragedGradient
-    return kind(model, n_micro, world)
+    """Return how gradients are added at a determinism level.
+
+    Parameters
+    ----------
+    model : nn.Module
+        As ``wrap`` returned it.
+    n_micro : int
+        Micro-batches of the global batch, over all ranks.
+
+    Raises
+    ------
+    UsageRefused
+        If the micro-batches do not divide among the ranks, except at ``exact``.
+    """
+    sharded = isinstance(model, FSDPModule)
+    if level == "exact":
+        return (ShardedSum if sharded else ExactGradient)(model, n_micro, world)
+    if n_micro % world.world_size:
+        raise UsageRefused(
+            f"`train.global_batch_size` must be a multiple of `train.micro_batch_size` x world "
+            f"size at this level, but its {n_micro} micro-batches do not divide among "
+            f"{world.world_size} ranks. Change it, or set `numerics.level` to exact."
+        )
+    return (ShardedAverage if sharded else AveragedGradient)(model, n_micro, world)
 
 
-def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
-    """Return ``model`` ready for its ranks.
+def chosen(config: ParallelConfig, world: World) -> Literal["single", "ddp", "fsdp2"]:
+    """Return the strategy in effect: one rank needs no wrapper, several use DDP unless told.
 
     Raises
     ------
     UsageRefused
         If the strategy is ``single`` on several ranks.
     """
-    if config.strategy == "single" and world.world_size > 1:
+    if world.world_size == 1:
+        return "single"
+    if config.strategy == "single":
         raise UsageRefused(
-            f"`parallel.strategy` must be ddp or auto on several ranks, but is single on "
+            f"`parallel.strategy` must be ddp, fsdp2 or auto on several ranks, but is single on "
             f"{world.world_size}. Set it to ddp, or start one rank."
         )
-    if world.world_size == 1:
+    return "fsdp2" if config.strategy == "fsdp2" else "ddp"
+
+
+def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
+    """Return ``model`` ready for its ranks; build the optimizer afterwards, over its parameters.
+
+    Raises
+    ------
+    UsageRefused
+        If the strategy does not fit the world or the model.
+    """
+    strategy = chosen(config, world)
+    if config.sync_bn and strategy != "single":
+        model = _with_shared_statistics(model)
+    if strategy == "single":
         return model
+    if strategy == "fsdp2":
+        return shard(model, config.wrap_classes, world)
     device = next(model.parameters()).device
     return DistributedDataParallel(
         model,
         device_ids=[device] if device.type == "cuda" else None,
-        broadcast_buffers=False,  # no buffer changes in training, and a broadcast hides a mistake
+        forward_sync_buffers=config.broadcast_buffers,
         find_unused_parameters=config.find_unused_parameters,
         bucket_cap_mb=config.bucket_cap_mb,
-        gradient_as_bucket_view=True,
+        gradient_as_bucket_view=config.gradient_as_bucket_view,
+        static_graph=config.static_graph,
     )
+
+
+def _with_shared_statistics(model: nn.Module) -> nn.Module:
+    """Return ``model`` with its BatchNorms made to count over all ranks; CUDA only."""
+    if next(model.parameters()).device.type != "cuda":
+        raise UsageRefused(
+            "`parallel.sync_bn` must be false on the CPU, for which torch has no SyncBatchNorm, "
+            "but is true. Set it to false."
+        )
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    return converted
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -136,13 +197,3 @@ def _silent(model: nn.Module) -> AbstractContextManager[None]:
     if isinstance(model, DistributedDataParallel):
         return model.no_sync()
     return nullcontext()
-
-
-def reduce_sum(value: Tensor) -> Tensor:
-    """Add ``value`` over all ranks, in place; a no-op without a process group.
-
-    A sum and a division, never ``ReduceOp.AVG``, which some Gloo versions lack.
-    """
-    if torch.distributed.is_initialized():
-        torch.distributed.all_reduce(value, op=torch.distributed.ReduceOp.SUM)
-    return value

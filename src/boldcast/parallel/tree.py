@@ -83,6 +83,23 @@ class Accumulator(Generic[T]):
         return cover(self.n, range(lo, hi)) == [(lo, hi)]
 
 
+def merges(n: int, leaves: range) -> dict[int, int]:
+    """Say how many additions of the two last values held follow each of ``leaves``.
+
+    Example
+    -------
+    >>> merges(4, range(4))
+    {0: 0, 1: 1, 2: 0, 3: 2}
+    """
+    accumulator: Accumulator[int] = Accumulator(n)
+    plan: dict[int, int] = {}
+    for leaf in leaves:
+        before = len(accumulator.nodes)
+        accumulator.add((leaf, leaf + 1), 1)
+        plan[leaf] = before + 1 - len(accumulator.nodes)
+    return plan
+
+
 def fold(n: int, nodes: Iterable[tuple[Node, T]]) -> T:
     """Finish the tree over ``n`` leaves from consecutive ``nodes`` that cover all of them.
 

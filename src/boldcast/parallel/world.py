@@ -1,7 +1,7 @@
 """Where one process stands among the ranks, and the process group that joins them.
 
 ``torchrun`` says the place in the environment; without it there is one rank. NCCL carries
-collectives between GPUs and Gloo between CPU processes, both through ``init_method="env://"``.
+collectives between GPUs and Gloo between CPU processes, both through ``env://``.
 
 Example
 -------
@@ -14,7 +14,6 @@ Example
 
 from __future__ import annotations
 
-import datetime
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ import torch.distributed as dist
 
 from boldcast.errors import UsageRefused
 from boldcast.parallel.place import started_by_torchrun
+from boldcast.parallel.preflight import join
 
 
 @dataclass(frozen=True)
@@ -110,19 +110,29 @@ class World:
         return torch.device("cuda", self.local_rank)
 
     @contextmanager
-    def process_group(self, device: torch.device, timeout_s: float) -> Iterator[None]:
-        """Join the ranks for the body's time; with one rank and no torchrun, do nothing."""
+    def process_group(
+        self, device: torch.device, timeout_s: float, preflight_timeout_s: float = 60.0
+    ) -> Iterator[None]:
+        """Join the ranks for the body's time; with one rank and no torchrun, do nothing.
+
+        Parameters
+        ----------
+        device : torch.device
+            This rank's.
+        timeout_s, preflight_timeout_s : float
+            See ``preflight.join``.
+
+        Raises
+        ------
+        BoldcastError
+            If the ranks do not find each other.
+        """
         if not started_by_torchrun():
             yield
             return
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            init_method="env://",
-            timeout=datetime.timedelta(seconds=timeout_s),
-            device_id=device if device.type == "cuda" else None,
-        )
+        join(self.rank, self.world_size, device, timeout_s, preflight_timeout_s)
         try:
             yield
         finally:

@@ -159,7 +159,7 @@ def load(path: Path) -> dict[str, Any]:
     DataRefused
         If it is missing, too large, not canonical JSON, or not of the form of the schema.
     """
-    path = inside(path, MANIFEST) if path.is_dir() else path
+    path = inside(path, MANIFEST) if strict.is_folder(path) else path
     manifest = strict.read(path)
     if wrong := fields.problems(manifest):
         shown = "; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else "")

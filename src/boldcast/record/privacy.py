@@ -36,7 +36,7 @@ _SECRET_NAME = re.compile(
 )
 _SECRET_VALUE = re.compile(
     r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abpr]-|AKIA|nvapi-)[A-Za-z0-9_-]{8,}"
-    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
 )
 _URL_LOGIN = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 # Not the slashes of a URL, nor one between words.

@@ -19,6 +19,8 @@ from boldcast.files import canonical_json
 
 MAX_BYTES = 8 * 2**20
 MAX_DEPTH = 32
+MAX_VALUES = 400_000
+"""Commas and brackets; more would take seconds to look through, and no record needs as many."""
 
 
 def read(path: Path) -> Any:
@@ -27,7 +29,8 @@ def read(path: Path) -> Any:
     Raises
     ------
     DataRefused
-        If it is no regular file, larger than 8 MiB, nested deeper than 32, or not canonical JSON:
+        If it is no regular file, larger than 8 MiB, holds more than 400,000 values, nests deeper
+        than 32, or is not canonical JSON:
         duplicate keys, NaN, Infinity, integers over 53 bits and stray bytes are all refused.
     """
     try:
@@ -40,10 +43,20 @@ def read(path: Path) -> Any:
     return parse(raw, path.name)
 
 
+def is_folder(path: Path) -> bool:
+    """Say whether there is a folder at ``path``; refuse what the file system cannot answer."""
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise _refused(path.name[:60], "be a file or a folder", f"none: {error.strerror}") from None
+
+
 def parse(raw: bytes, name: str) -> Any:
     """Return the value of canonical JSON ``raw``; ``name`` is for the message. See `read`."""
     if len(raw) > MAX_BYTES:
         raise _refused(name, "be at most 8 MiB", "larger")
+    if sum(raw.count(mark) for mark in b",[{") > MAX_VALUES:
+        raise _refused(name, "hold at most 400,000 values", "of more")
     try:
         value = json.loads(
             raw.decode("utf-8"),

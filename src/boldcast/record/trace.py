@@ -170,7 +170,13 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
     DataRefused
         If the file is missing, or a line is torn, damaged or out of sequence; names the line.
     """
-    return [line for line, _ in _lines(path, until=None)]
+    return list(each_line(path))
+
+
+def each_line(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a trace one at a time, each verified first; raises as `read_trace`."""
+    for line, _ in _lines(path, until=None):
+        yield line
 
 
 def trace_digest(path: Path) -> str:

@@ -23,7 +23,7 @@ from boldcast.files import PART, sha256_file
 from boldcast.record import strict
 from boldcast.record.artifacts import CHECKPOINT_DIGESTS, artifact_paths, foreign_paths, inside
 from boldcast.record.manifest import TRACE, config_digest, load, manifest_id
-from boldcast.record.trace import GENESIS, read_trace
+from boldcast.record.trace import GENESIS, each_line
 
 MAX_CONFIG_BYTES = 2**20
 
@@ -58,12 +58,12 @@ def verify(path: Path, data: Path | None = None) -> list[Finding]:
     DataRefused
         If there is nothing at ``path``.
     """
+    whole = strict.is_folder(path)
     if not path.exists():
         raise DataRefused(
             f"`{path.name}` must be a run folder or a manifest, but there is none. "
             "Give the folder that `boldcast train` printed."
         )
-    whole = path.is_dir()
     folder = path if whole else path.parent
     try:
         manifest = load(path)
@@ -161,16 +161,18 @@ def _trace(manifest: dict[str, Any], folder: Path) -> Iterator[Finding]:
     file = _beside(folder, TRACE)
     if file is None:
         return
+    n_lines, last = 0, {"chain": GENESIS, "step": 0}
     try:
-        lines = read_trace(file)
+        for line in each_line(file):
+            n_lines, last = n_lines + 1, line
     except DataRefused as refused:
         yield Finding("trace", False, str(refused))
         return
-    yield Finding("trace", True, f"{len(lines)} lines chain")
+    yield Finding("trace", True, f"{n_lines} lines chain")
     results = manifest["results"]
     if results["status"] != "open":
-        yield _same("trace digest", results["trace"], lines[-1]["chain"] if lines else GENESIS)
-        yield _same("steps", results["steps"], lines[-1]["step"] if lines else 0)
+        yield _same("trace digest", results["trace"], last["chain"])
+        yield _same("steps", results["steps"], last["step"])
 
 
 def _checkpoints(folder: Path) -> Iterator[Finding]:

@@ -88,7 +88,7 @@ def fit_var(
     """
     if not ridges or min(ridges) <= 0 or lags < 1:
         raise ValueError(f"ridges must be > 0 and lags >= 1, but are {ridges} and {lags}")
-    made = explained or [None] * len(series)
+    made: Sequence[Floats | None] = explained or [None] * len(series)
     usable = [
         (scan, other)
         for scan, other in zip(series, made, strict=True)

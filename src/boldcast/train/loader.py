@@ -155,6 +155,18 @@ def stream(
     return infinite_loader(train_loader, sampler, step * n_leaves)
 
 
+def end_workers(train_loader: DataLoader[Window]) -> None:
+    """End the loader's processes.
+
+    They ignore stop signals, hence also the one by which the interpreter, when it ends, would end
+    them; it would wait for them for ever.
+    """
+    iterator = getattr(train_loader, "_iterator", None)
+    if iterator is not None:
+        iterator._shutdown_workers()
+        train_loader._iterator = None
+
+
 def refuse_padding(val_loader: Iterable[Window]) -> None:
     """Refuse a validation sampler that repeats windows to make the ranks' parts even.
 

@@ -34,7 +34,7 @@ from boldcast.score.gates import beats_trivial, heldout_decreased_by
 from boldcast.score.linear import LinearForecasts
 from boldcast.score.metrics import evaluate_forecasts
 from boldcast.train.evaluate import forecast_scan
-from boldcast.train.loader import MicroBatches, ValidationBatches, Window, loader
+from boldcast.train.loader import MicroBatches, ValidationBatches, Window, end_workers, loader
 from boldcast.train.log import RunLog
 from boldcast.train.objective import Objective
 from boldcast.train.seeding import derive, fix_numerics
@@ -57,12 +57,15 @@ class Job:
 
     def fit(self) -> Outcome:
         """Train to the end or to a stop request."""
-        return self.trainer.fit(
-            self.train_loader,
-            sampler=self.batches,
-            val_loader=self.val_loader,
-            val_every=self.config.validation.every,
-        )
+        try:
+            return self.trainer.fit(
+                self.train_loader,
+                sampler=self.batches,
+                val_loader=self.val_loader,
+                val_every=self.config.validation.every,
+            )
+        finally:
+            end_workers(self.train_loader)
 
 
 def build(
@@ -215,7 +218,9 @@ def _forecasts(
     linear = LinearForecasts.fit(scans, job.config.data.horizons, job.store.region_mask)
     batch_size = job.config.train.micro_batch_size
     for series in _series(job.config, job.store, "held_out"):
-        forecasts, first = forecast_scan(job.trainer.whole[0], series, job.trainer.objective, batch_size)
+        forecasts, first = forecast_scan(
+            job.trainer.whole[0], series, job.trainer.objective, batch_size
+        )
         rivals = {name: made[first:] for name, made in linear.forecast(series).items()}
         yield series, {"model": forecasts, **rivals}, first
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from boldcast.config.schema import Config
 from boldcast.errors import Diverged
 from boldcast.parallel.reduce import gather_rows, sum_rows
-from boldcast.parallel.strategy import gradient_source, trainable
+from boldcast.parallel.strategy import gradient_source
 from boldcast.parallel.world import World, share
 from boldcast.train.loader import MicroBatches, Window
 from boldcast.train.objective import Objective
@@ -171,7 +171,7 @@ class GlobalStep:
 
     def _clip(self) -> Tensor:
         limit = self.config.optim.clip_norm or math.inf
-        return torch.nn.utils.clip_grad_norm_(trainable(self.model), limit, foreach=True)
+        return self.gradient.clip(limit)
 
     def _cause(self, step: int, norm: float, losses: list[float], sampler: Any) -> str:
         """Say which micro-batch, rank and windows made step ``step`` not finite."""

@@ -8,7 +8,7 @@
         one small collective: losses and stop requests, the same on every rank
         finite?  (agreed before the optimizer moves)
         clip, AdamW step, trace line
-        now and then: validate, checkpoint, stop
+        now and then: validate, compare the ranks' weights, checkpoint, stop
 
 Example
 -------
@@ -21,29 +21,33 @@ With torch's own sampler::
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from boldcast.config.schema import Config
 from boldcast.errors import Diverged
 from boldcast.files import canonical_json, write_bytes
 from boldcast.model.forecaster import check_horizons
-from boldcast.parallel.agree import from_rank_zero
-from boldcast.parallel.strategy import unwrap, wrap
+from boldcast.parallel.agree import any_rank, from_rank_zero
+from boldcast.parallel.drift import refuse_drift
+from boldcast.parallel.fsdp import gathered, is_sharded, whole_tensors
+from boldcast.parallel.strategy import chosen, unwrap, wrap
 from boldcast.parallel.world import World
 from boldcast.record.trace import TraceWriter
-from boldcast.train import checkpoint
+from boldcast.train.checkpoint import Checkpoints, newest, state_tensors
 from boldcast.train.loader import Window, refuse_padding, stream
 from boldcast.train.log import RunLog
 from boldcast.train.objective import Objective
 from boldcast.train.optim import build_optimizer
 from boldcast.train.step import GlobalStep
 from boldcast.train.stop import StopRequest
-from boldcast.train.validate import heldout_errors
+from boldcast.train.validate import Interrupted, heldout_errors
 
 
 @dataclass
@@ -86,6 +90,15 @@ class Trainer:
     log : RunLog
     stop : StopRequest, optional
         Checked at every step boundary.
+
+    Attributes
+    ----------
+    whole : tuple of Module and dict of Tensor
+        Once trained to the end: the plain model and the optimizer's tensors ``name/quantity``,
+        put together from all ranks.
+    resumed_from : dict or None
+        World size and strategy that wrote the checkpoint continued from, and whether the level
+        promises the bits of an undisturbed run (``same_bits``).
     """
 
     def __init__(
@@ -105,18 +118,40 @@ class Trainer:
         self.log = log
         self.stop = stop or StopRequest()
         self.state = TrainState()
-        self.optimizer = build_optimizer(model, config.optim)
+        self.place = {"world_size": world.world_size, "strategy": chosen(config.parallel, world)}
+        self.resumed_from: dict[str, Any] | None = None
+        self._plain = model if self.place["strategy"] != "fsdp2" else deepcopy(model)
         self.model = wrap(model, config.parallel, world)
+        self.optimizer = build_optimizer(unwrap(self.model), config.optim)
+        self.checkpoints = Checkpoints(
+            run_dir,
+            self.model,
+            self.optimizer,
+            world,
+            keep=config.train.keep_checkpoints,
+            written_by=self.place,
+            background=config.train.async_checkpoint,
+        )
         self.global_step = GlobalStep(self.model, self.optimizer, config, objective, world)
+        self._drift_every = config.parallel.drift_check_every
         self._trace: TraceWriter | None = None
 
     def resume(self) -> bool:
         """Continue from the newest whole checkpoint, if there is one; tell whether there was."""
-        path = from_rank_zero(self.world, lambda: checkpoint.newest(self.run_dir, self.log.say))
+        path = from_rank_zero(self.world, lambda: newest(self.run_dir, self.log.say))
         if path is None:
             return False
-        self.state = TrainState(**checkpoint.load(path, unwrap(self.model), self.optimizer))
+        state = self.checkpoints.load(path)
+        before = state.pop("written_by")
+        self.state = TrainState(**state)
         self.log.say(f"Continuing from {path.name}.")
+        same_bits = self.config.numerics.level == "exact" or before == self.place
+        self.resumed_from = {**before, "same_bits": same_bits}
+        if not same_bits:
+            self.log.say(
+                f"note: {_in_words(before)} wrote it and {_in_words(self.place)} go on: at the "
+                f"level {self.config.numerics.level} the bits may differ from an undisturbed run's."
+            )
         return True
 
     def fit(
@@ -155,10 +190,23 @@ class Trainer:
         batches = stream(
             train_loader, sampler, self.state.step, len(self.global_step.gradient.leaves)
         )
-        if not self.world.is_rank_zero:
-            return self._loop(batches, sampler, val_loader, val_every or steps)
-        with TraceWriter.resume(self.run_dir / "trace.jsonl", self.state.step) as self._trace:
-            return self._loop(batches, sampler, val_loader, val_every or steps)
+        with ExitStack() as stack:
+            if self.world.is_rank_zero:
+                path = self.run_dir / "trace.jsonl"
+                self._trace = stack.enter_context(TraceWriter.resume(path, self.state.step))
+            stack.callback(self.checkpoints.settle, self.log.say)
+            outcome = self._loop(batches, sampler, val_loader, val_every or steps)
+            self.checkpoints.wait()
+        if outcome.status == "completed":
+            self.whole = self._whole_state()
+        return outcome
+
+    def _whole_state(self) -> tuple[nn.Module, dict[str, Tensor]]:
+        """Return the plain model and the optimizer's tensors, put together from all ranks."""
+        tensors = whole_tensors(state_tensors(self.model, self.optimizer))
+        if is_sharded(self.model):
+            self._plain.load_state_dict({n: t for n, t in tensors.items() if "/" not in n})
+        return self._plain, {name: t for name, t in tensors.items() if "/" in name}
 
     def _loop(
         self,
@@ -170,21 +218,42 @@ class Trainer:
         steps = self.config.train.steps
         self.model.train()
         self.log.begin(self.state.step, steps)
-        if val_loader is not None and not self.state.history["step"]:
-            self._validate(val_loader)
+        self._compare_ranks()
+        if self._agree_to_stop():
+            return Outcome("stopped", self.state)
+        try:
+            # also one that a stop request interrupted
+            if self._validate_if_due(val_loader, val_every):
+                self._save()
+        except Interrupted:
+            return Outcome("stopped", self.state)
         while self.state.step < steps:
-            done = self.global_step.take(batches, self.state.step, self.stop.requested, sampler)
+            # a save that failed stops all ranks at the next boundary, where it is raised
+            stop = self.stop.requested or self.checkpoints.failed
+            done = self.global_step.take(batches, self.state.step, stop, sampler)
             self.state.step = step = self.state.step + 1
             self._report({"loss": done.loss, "grad_norm": done.grad_norm, "lr": done.lr})
-            improved = False
-            if val_loader is not None and (step == steps or step % val_every == 0):
-                improved = self._validate(val_loader)
-            due = step == steps or step % self.config.train.checkpoint_every == 0
-            if improved or done.stop or due:
+            try:
+                improved = self._validate_if_due(val_loader, val_every)
+            except Interrupted:
                 self._save()
-            if done.stop and step < steps:
+                return Outcome("stopped", self.state)
+            stop = done.stop
+            if improved or stop or step == steps or step % self.config.train.checkpoint_every == 0:
+                self._save()
+                stop = stop or self._agree_to_stop()
+            elif self._drift_every and step % self._drift_every == 0:
+                self._compare_ranks()
+            if stop and step < steps:
                 return Outcome("stopped", self.state)
         return Outcome("completed", self.state)
+
+    def _agree_to_stop(self) -> bool:
+        return any_rank(self.world, self.stop.requested, self.objective.region_mask.device)
+
+    def _compare_ranks(self) -> None:
+        if self._drift_every:
+            refuse_drift(unwrap(self.model), self.optimizer, self.world, self.state.step)
 
     def _report(self, values: dict[str, float]) -> None:
         step, objective = self.state.step, self.objective
@@ -197,9 +266,24 @@ class Trainer:
         )
         self.log.step(step, self.config.train.steps, values, tokens)
 
+    def _validate_if_due(self, val_loader: Iterable[Window] | None, every: int) -> bool:
+        """Validate at the steps where it is due, once; return whether the loss is the best."""
+        step = self.state.step
+        due = step % every == 0 or step == self.config.train.steps
+        if val_loader is None or not due or step in self.state.history["step"]:
+            return False
+        return self._validate(val_loader)
+
     def _validate(self, val_loader: Iterable[Window]) -> bool:
         """Add the held-out loss to the history; return whether it is the best so far."""
-        per_horizon = heldout_errors(unwrap(self.model), val_loader, self.objective, self.world)
+        with gathered(self.model):
+            per_horizon = heldout_errors(
+                unwrap(self.model),
+                val_loader,
+                self.objective,
+                self.world,
+                lambda: self.stop.requested,
+            )
         mse = math.fsum(per_horizon) / len(per_horizon)
         step, history = self.state.step, self.state.history
         if not math.isfinite(mse):
@@ -216,10 +300,12 @@ class Trainer:
         return improved
 
     def _save(self) -> None:
-        if self._trace is None:
-            return
-        self._trace.flush()
-        checkpoint.save(
-            self.run_dir, self.state.step, unwrap(self.model), self.optimizer, asdict(self.state)
-        )
-        checkpoint.prune(self.run_dir, self.config.train.keep_checkpoints, self.state.best_step)
+        self._compare_ranks()
+        if self._trace is not None:
+            self._trace.flush()
+        self.checkpoints.save(self.state.step, asdict(self.state), self.state.best_step)
+
+
+def _in_words(place: Mapping[str, Any]) -> str:
+    n = place["world_size"]
+    return f"{n} rank{'s' if n > 1 else ''} ({place['strategy']})"
