@@ -143,7 +143,7 @@ def test_sigkill_at_random_moments_ends_in_the_same_bits(undisturbed, place, env
     while kills < 3:
         process = start(env, *words)
         wanted = moment.choice([0, 3, 9, 15, 21])
-        until(lambda at=wanted: steps_done(run_dir) >= at or process.poll() is not None)
+        until(lambda at=wanted, p=process: steps_done(run_dir) >= at or p.poll() is not None)
         time.sleep(moment.random() / 2)
         kills += process.poll() is None
         process.kill()

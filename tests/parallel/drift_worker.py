@@ -66,7 +66,9 @@ def main(run_dir, victim, flip_step, what, drift_check_every, checkpoint_every):
             ended = trainer.fit(batches).status
         except BoldcastError as error:
             ended = [type(error).__name__, error.on_every_rank, str(error)]
-    (run_dir / f"result_{world.rank}.json").write_text(json.dumps({"rank": world.rank, "ended": ended}))
+    (run_dir / f"result_{world.rank}.json").write_text(
+        json.dumps({"rank": world.rank, "ended": ended})
+    )
 
 
 if __name__ == "__main__":

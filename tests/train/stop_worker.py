@@ -61,9 +61,9 @@ def main(run_dir, stop_step, stop_index):
         trainer.resume()
 
         def ask(index):
-            if trainer.state.step == stop_step and index == stop_index:
-                if world.rank == world.world_size - 1:
-                    stop.signal_name = "SIGTERM"
+            here = trainer.state.step == stop_step and index == stop_index
+            if here and world.rank == world.world_size - 1:
+                stop.signal_name = "SIGTERM"
 
         spans = torch.randn(45, 1, 9, 4, generator=torch.Generator().manual_seed(7))
         # 12 on rank 0 and 33 on rank 1: one look at the requests against four
