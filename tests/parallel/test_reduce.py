@@ -48,7 +48,7 @@ def _run(line, folder):
     return [json.loads(path.read_text()) for path in folder.iterdir()]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 6, 8])
 def test_every_world_size_holds_the_bits_of_the_definition(world_size, tmp_path):
     results = _run(command(world_size, [str(WORKER)]), tmp_path)
     assert len(results) == world_size
