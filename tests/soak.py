@@ -13,12 +13,10 @@ undisturbed run on one rank.
 """
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -55,7 +53,6 @@ class Runs:
     def start(self, name, n_ranks, n_workers):
         """Start or continue the run ``name``."""
         run_dir = self.place / name
-        set_workers(run_dir, n_workers)
         words = ["train", str(TINY), "--run_dir", str(run_dir), "--nproc", str(n_ranks)]
         with (self.place / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
@@ -76,14 +73,6 @@ class Runs:
 
     def log(self, name):
         return (self.place / f"{name}.log").read_text(errors="replace")[-3000:]
-
-
-def set_workers(run_dir, n_workers):
-    """Change the number of loader workers in a run's own configuration, as a user would."""
-    path = run_dir / "config.toml"
-    with contextlib.suppress(FileNotFoundError):
-        text = re.sub(r"(?m)^num_workers = \d+", f"num_workers = {n_workers}", path.read_text())
-        path.write_text(text)
 
 
 def processes_of(run_dir):

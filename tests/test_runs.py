@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 from boldcast.record.events import read_events
 from boldcast.record.trace import read_trace
 from boldcast.record.verify import verify
+from boldcast.train.kept import find_damage
 
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "run" / "tiny.toml"
@@ -132,6 +133,17 @@ def test_torchrun_by_hand_is_the_same_run(undisturbed, place, env):
     )
     assert done.returncode == 0, done.stderr
     assert bits(run_dir) == bits(undisturbed)
+    assert done.stdout.count("report.html") == 1
+    again = subprocess.run(
+        [sys.executable, *line, "boldcast", "train", str(TINY), f"--run_dir={run_dir}"],
+        env=env | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (again.returncode, again.stderr.count("already complete")) == (0, 1), again.stderr
+    assert again.stdout == done.stdout
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])
@@ -227,7 +239,10 @@ def test_two_runs_in_one_folder_are_one_too_many(undisturbed, place, env):
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_divergence_exits_7_with_a_good_checkpoint(place, env, n_ranks):
     run_dir = place / f"diverged {n_ranks}"
-    hot = ("--optim.lr", "1e20", "--optim.clip_norm", "0", "--optim.warmup_steps", "0")
+    hot = (
+        *("--optim.lr", "1e20", "--optim.clip_norm", "0", "--optim.warmup_steps", "0"),
+        *("--train.checkpoint_every", "1"),
+    )
     code, _, err = train(env, "--run_dir", run_dir, "--nproc", n_ranks, *hot)
     assert code == 7, err
     assert "is not finite" in err
@@ -235,8 +250,12 @@ def test_divergence_exits_7_with_a_good_checkpoint(place, env, n_ranks):
     manifest = orjson.loads((run_dir / "manifest.json").read_bytes())
     assert manifest["results"]["status"] == "diverged"
     assert all(finding.ok for finding in verify(run_dir))
-    for path in run_dir.glob("checkpoints/*/model.safetensors"):
-        assert all(np.isfinite(tensor).all() for tensor in load_file(path).values())
+    checkpoints = list(run_dir.glob("checkpoints/step_*"))
+    assert checkpoints
+    for path in checkpoints:
+        assert find_damage(path) is None
+        weights = load_file(path / "model.safetensors")
+        assert all(np.isfinite(tensor).all() for tensor in weights.values())
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])
@@ -251,6 +270,9 @@ def test_a_missed_bar_is_complete_sealed_and_exits_4(place, env, n_ranks):
     assert results["status"] == "completed"
     assert len(results["scores"]["missed"]) == 2
     assert all(finding.ok for finding in verify(run_dir))
+    code, _, err = train(env, "--run_dir", run_dir, "--nproc", n_ranks, *bars)
+    assert (code, "already complete" in err) == (0, True)
+    assert all(sentence in err for sentence in results["scores"]["missed"])
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])
@@ -274,6 +296,29 @@ def test_a_nan_in_the_data_is_refused_with_its_place(place, env, n_ranks):
     assert "41" in err
     assert "3" in err.split("b.npy")[1]
     assert "Traceback" not in err
+    assert not run_dir.exists()
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_a_cache_below_a_file_is_refused_in_words(place, env, n_ranks):
+    (place / "file").touch()
+    run_dir = place / "no cache"
+    bad = env | {"BOLDCAST_CACHE": str(place / "file" / "cache")}
+    code, _, err = train(bad, "--run_dir", run_dir, "--nproc", n_ranks)
+    assert code == 1, err
+    assert "cannot be used: Not a directory" in err
+    assert "Traceback" not in err
+    assert not run_dir.exists()
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_half_precision_on_the_cpu_that_auto_finds_is_refused(place, env, n_ranks):
+    blind = env | {"CUDA_VISIBLE_DEVICES": ""}
+    half = ("--train.dtype", "bfloat16", "--train.device", "auto", "--nproc", n_ranks)
+    code, _, err = train(blind, "--run_dir", place / "half", *half)
+    assert code == 2, err
+    assert err.count('`train.dtype` must be "float32" on the CPU') == 1
+    assert not (place / "half").exists()
 
 
 def test_a_run_is_not_continued_on_other_data(place, env):
@@ -292,9 +337,11 @@ def test_a_run_is_not_continued_on_other_data(place, env):
     finish(process)
     series = np.load(folder / "a.npy")
     np.save(folder / "a.npy", series + np.eye(60, 5))
-    code, _, err = train(env, *words)
+    settings = (folder / "run" / "config.toml").read_bytes()
+    code, _, err = train(env, *words, "--log.tensorboard", "true")
     assert code == 3, err
     assert "began with" in err
+    assert (folder / "run" / "config.toml").read_bytes() == settings
 
 
 def test_tensorboard_and_wandb_log_offline_when_asked(place, env):

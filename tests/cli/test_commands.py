@@ -247,3 +247,28 @@ def test_places_come_from_the_flag_then_the_environment_then_here(monkeypatch):
     assert data_root(None) == Path("/d")
     assert data_root(Path("x")) == Path("x")
     assert store_cache(Path("/d")) == Path("/c/stores")
+
+
+@pytest.mark.parametrize(
+    "words", [("bench",), ("selftest",), ("verify", "runs/x"), ("manifest", "lint", "m.json")]
+)
+def test_a_result_that_could_not_be_written_is_refused_before_the_work(
+    cli, replace, tmp_path, words
+):
+    bench = replace("boldcast.bench.scaling", "run")
+    selftest = replace("boldcast.selftest", "run")
+    (tmp_path / "file").touch()
+    for out in (tmp_path, tmp_path / "missing" / "x.json", tmp_path / "file" / "x.json"):
+        code, _, err = cli(*words, "--out", str(out))
+        assert code == 2
+        assert "`--out` must be a file in a folder that exists" in err
+    assert not bench.calls + selftest.calls
+
+
+def test_a_dry_run_shows_the_ranks_that_the_start_would_take(cli, train, monkeypatch):
+    from boldcast.cli import nproc
+
+    monkeypatch.setattr(nproc.environment, "visible_gpus", lambda: 2)
+    auto = ("train", str(TINY), "--dry_run", "--json", "--train.device", "auto")
+    assert json.loads(cli(*auto)[1])["world_size"] == 2
+    assert json.loads(cli(*auto[:-1], "cpu")[1])["world_size"] == 1

@@ -261,3 +261,17 @@ def test_a_locale_without_our_signs_does_not_end_in_an_error():
     )
     assert done.returncode == 0, done.stderr
     assert "\\xd7 1 rank" in done.stdout
+
+
+def test_a_file_that_cannot_be_had_is_said_in_words_and_a_bug_is_not(cli, replace):
+    replace("boldcast.cli.train_command", "train", NotADirectoryError(20, "No folder", "a/b"))
+    code, _, err = cli("train")
+    assert (code, err.splitlines()) == (
+        1,
+        [
+            "boldcast: a/b cannot be used: No folder. Correct the path, or the permissions of its "
+            "folder."
+        ],
+    )
+    replace("boldcast.cli.train_command", "train", OSError(5, "Input/output error"))
+    assert "Traceback" in cli("train")[2]

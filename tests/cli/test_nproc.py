@@ -1,7 +1,8 @@
 import pytest
 
-from boldcast.cli.nproc import read_nproc, world_sizes
-from boldcast.config.schema import Config, NumericsConfig, TrainConfig
+from boldcast.cli import nproc
+from boldcast.cli.nproc import default_nproc, read_nproc, world_sizes
+from boldcast.config.schema import Config, NumericsConfig, ParallelConfig, TrainConfig
 from boldcast.errors import UsageRefused
 
 SIX = TrainConfig(global_batch_size=12, micro_batch_size=2)
@@ -38,3 +39,18 @@ def test_a_range_without_any_is_refused_like_its_least():
         world_sizes(config("exact"), (7, 9))
     with pytest.raises(UsageRefused, match="2 × 4 = 8"):
         world_sizes(config("deterministic"), (4, 5))
+
+
+@pytest.mark.parametrize(
+    ("n_gpus", "level", "ranks"),
+    [(0, "exact", 1), (4, "exact", 4), (8, "exact", 6), (4, "deterministic", 3)],
+)
+def test_without_a_number_every_gpu_that_has_work_gets_a_rank(monkeypatch, n_gpus, level, ranks):
+    monkeypatch.setattr(nproc.environment, "visible_gpus", lambda: n_gpus)
+    assert default_nproc(config(level)) == ranks
+
+
+def test_without_a_number_one_rank_is_started_where_no_more_can_be_used(monkeypatch):
+    monkeypatch.setattr(nproc.environment, "visible_gpus", lambda: 8)
+    assert default_nproc(Config(train=TrainConfig(device="cpu"))) == 1
+    assert default_nproc(Config(parallel=ParallelConfig(strategy="single"))) == 1

@@ -27,7 +27,12 @@ def refusal(**overrides):
         ({"model__headdim": "12"}, "model.headdim", "Use 8 or 16."),
         ({"model__headdim": "64"}, "model.headdim", "Use 32."),
         ({"model__ngroups": "3"}, "model.ngroups", "Use 2 or 4."),
-        ({"model__n_layer": "0"}, "model.n_layer", '"trained" or "fitted"'),
+        ({"model__n_layer": "0"}, "model.n_layer", 'set `model.skip` to "trained"'),
+        (
+            {"model__n_layer": "0", "model__skip": "fitted"},
+            "model.n_layer",
+            "nothing would be left",
+        ),
         ({"model__skip": "fitted", "model__skip_lags": "25"}, "model.skip_lags", "Use 24 or less"),
         ({"train__micro_batch_size": "3"}, "train.global_batch_size", "Use 6 or 9."),
         ({"train__micro_batch_size": "9"}, "train.global_batch_size", "Use 9."),

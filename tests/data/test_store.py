@@ -236,7 +236,8 @@ def test_notes_say_what_must_be_said(study, scans) -> None:
     assert "Cite the study of studies." in notes
     assert "subject-disjoint (family unknown)" in notes
     assert "future volumes included" in notes
-    assert "lag-1 autocorrelation exceeds 0.9 in 1 of 2 scans, first in a.tsv" in notes
+    assert "lag-1 autocorrelation exceeds 0.9 in 1 of 2 scans. Such" in notes
+    assert ".tsv" not in notes
     assert "Left out as confounds: `CSF` (column 3)." in notes
 
 
@@ -286,4 +287,4 @@ def test_the_data_path_up_to_the_store_needs_no_torch() -> None:
 def test_index_is_plain_json(two_subjects) -> None:
     index = json.loads((two_subjects.prepare() / "index.json").read_text())
     assert float.fromhex(index["t_r"]) == 0.72
-    assert index["format"] == 1
+    assert index["format"] == 2

@@ -57,6 +57,22 @@ def test_restarts_without_progress_are_bounded_and_progress_resets_the_count():
     assert len(machine.started) == 7
 
 
+def test_the_same_internal_error_is_not_restarted_twice():
+    bugs = iter(["a", "b", "a", "c"])
+    started = []
+
+    def start(size):
+        started.append(size)
+        raise RankLost("Traceback", bug=next(bugs))
+
+    # progress at every start, so that only the error itself can end it
+    steps = iter(range(100))
+    with pytest.raises(RankLost, match="Traceback") as caught:
+        elastic.run([4, 3, 2, 1], start, lambda: next(steps), print, StopRequest())
+    assert caught.value.bug == "a"
+    assert started == [4, 3, 2]
+
+
 def test_nothing_is_restarted_once_a_stop_was_asked_for():
     stop = StopRequest()
     stop.signal_name = "SIGTERM"
@@ -98,6 +114,7 @@ def test_a_later_note_of_a_real_error_comes_before_one_of_lost_contact(tmp_path,
     note = outcome.first_cause(tmp_path)
     assert note.rank == 1
     assert isinstance(outcome.as_error(note), RankLost)
+    assert outcome.as_error(note).bug == "KeyError: 'the real one'"
 
 
 RANK = """

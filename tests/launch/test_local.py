@@ -26,6 +26,12 @@ def test_a_users_own_setting_is_kept():
     assert env["MAMBA_DETERMINISTIC"] == "1"
 
 
+def test_a_wait_in_vain_raises_where_the_bits_count_and_overlap_is_kept_at_fast():
+    assert environment.exports(Config())["TORCH_NCCL_BLOCKING_WAIT"] == "1"
+    fast = Config(numerics=NumericsConfig(level="fast"))
+    assert "TORCH_NCCL_BLOCKING_WAIT" not in environment.exports(fast)
+
+
 def test_fast_exports_no_deterministic_kernels():
     names = environment.exports(Config(numerics=NumericsConfig(level="fast", allow_tf32=True)))
     assert not {"MAMBA_DETERMINISTIC", "CUBLAS_WORKSPACE_CONFIG", "TRITON_F32_DEFAULT"} & set(names)
@@ -39,7 +45,25 @@ def test_gpus_are_counted_without_a_driver(tmp_path, chosen, count):
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     env = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
-    assert environment.visible_gpus(env, tmp_path) == count
+    assert environment.visible_gpus(env, tmp_path, "2.13.0+cu130") == count
+    assert environment.visible_gpus(env, tmp_path, "2.13.0+cpu") == 0
+
+
+def test_a_torch_for_cpus_alone_is_known_by_the_installed_version(tmp_path, monkeypatch):
+    (tmp_path / "nvidia0").touch()
+    for version, count in (("2.13.0", 1), ("2.13.0+cpu", 0)):
+        monkeypatch.setattr(environment.metadata, "version", {"torch": version}.get)
+        assert environment.visible_gpus({}, tmp_path) == count
+
+
+def test_torchrun_leaves_no_folder_and_what_ranks_print_is_not_redirected(tmp_path, capfd):
+    script = tmp_path / "rank.py"
+    script.write_text("print('hello from a rank')")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    local.run(2, [str(script)], os.environ | {"TMPDIR": str(temporary)})
+    assert list(temporary.iterdir()) == []
+    assert capfd.readouterr().out.count("hello from a rank") == 2
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from boldcast.parallel.strategy import wrap
 from boldcast.parallel.world import World
 from boldcast.train.objective import Objective
 from boldcast.train.optim import build_optimizer
+from boldcast.train.seeding import fix_numerics
 from boldcast.train.step import GlobalStep
 
 N_REGIONS, HORIZONS = 48, (1, 2)
@@ -84,7 +86,13 @@ class Step:
         return self.step.take(iter(batches), step, False).loss
 
 
+def numerics(variant):
+    """The bare loop is as fast as torch is; the levels are as in training."""
+    return NumericsConfig(level="fast" if variant.startswith("bare") else variant.split(",")[0])
+
+
 def build(variant, size, config, objective, world):
+    fix_numerics(numerics(variant))
     model = build_forecaster(
         SIZES[size],
         n_regions=N_REGIONS,
@@ -95,7 +103,7 @@ def build(variant, size, config, objective, world):
     ).train()
     if variant.startswith("bare"):
         return BareLoop(model, config, objective, world), model
-    config = dataclasses.replace(config, numerics=NumericsConfig(level=variant.split(",")[0]))
+    config = dataclasses.replace(config, numerics=numerics(variant))
     step = Step(model, config, objective, world)
     if variant == "exact, sent late":
         step.step.gradient._sum._early = False
@@ -133,6 +141,7 @@ def measure(arguments, world):
         for number in range(-arguments.warmup, arguments.rounds):
             turn = number % len(VARIANTS)
             for name in VARIANTS[turn:] + VARIANTS[:turn]:
+                fix_numerics(numerics(name))
                 if world.world_size > 1:
                     dist.barrier()
                 wall, cpu = time.perf_counter(), time.process_time()
@@ -179,7 +188,6 @@ def summary(ranks):
 
 
 def as_rank(arguments):
-    torch.set_num_threads(1)
     world = World.from_env()
     with world.process_group(torch.device("cpu"), 600):
         found = measure(arguments, world)
@@ -232,9 +240,9 @@ def main():
     lines = []
     for world_size in arguments.world_sizes:
         report = Path(arguments.out or "bench-exact.json").with_suffix(f".{world_size}.part")
-        subprocess.run(
-            command(world_size, [__file__, *sys.argv[1:], f"--report={report}"]), check=True
-        )
+        program = [__file__, *sys.argv[1:], f"--report={report}"]
+        with tempfile.TemporaryDirectory(prefix="boldcast-bench-") as logs:
+            subprocess.run(command(world_size, program, Path(logs)), check=True)
         lines += json.loads(report.read_text())
         report.unlink()
         print(table(lines), flush=True)

@@ -65,7 +65,7 @@ def test_places_count_and_layout_does_not():
 
 def run_worker(n_ranks, *words):
     env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    line = command(n_ranks, [str(WORKER), *map(str, words)])
+    line = command(n_ranks, [str(WORKER), *map(str, words)], words[0] / "logs")
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     results = [

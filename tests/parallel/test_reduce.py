@@ -50,7 +50,7 @@ def _run(line, folder):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 6, 8])
 def test_every_world_size_holds_the_bits_of_the_definition(world_size, tmp_path):
-    results = _run(command(world_size, [str(WORKER)]), tmp_path)
+    results = _run(command(world_size, [str(WORKER)], tmp_path / "logs"), tmp_path)
     assert len(results) == world_size
     expected = {str(n): _expected(n) for n in COUNTS}
     ring = 2 * (world_size - 1) / world_size * N_ELEMENTS

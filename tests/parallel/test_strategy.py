@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,14 @@ def test_micro_batches_that_do_not_divide_are_refused_below_exact(level):
 
 def result(n_ranks, *words):
     arguments = [str(WORKER), *map(str, words)]
-    line = command(n_ranks, arguments) if n_ranks > 1 else [sys.executable, *arguments]
     env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=240, check=False)
+    with tempfile.TemporaryDirectory() as logs:
+        line = [sys.executable, *arguments]
+        if n_ranks > 1:
+            line = command(n_ranks, arguments, Path(logs))
+        done = subprocess.run(
+            line, env=env, capture_output=True, text=True, timeout=240, check=False
+        )
     assert done.returncode == 0, done.stderr[-3000:]
     return next(json.loads(t[7:]) for t in done.stdout.splitlines() if t.startswith("RESULT "))
 

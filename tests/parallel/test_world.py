@@ -1,7 +1,7 @@
 import pytest
 
 from boldcast.errors import UsageRefused
-from boldcast.parallel.world import World, share
+from boldcast.parallel.world import World, is_rank_zero, share
 
 PLACE = {
     "RANK": "3",
@@ -15,7 +15,7 @@ PLACE = {
 
 def test_the_place_is_read_from_torchruns_variables():
     world = World.from_env(PLACE)
-    assert (world.rank, world.local_rank, world.world_size, world.nnodes) == (3, 1, 4, 2)
+    assert (world.rank, world.local_rank, world.world_size, world.local_world_size) == (3, 1, 4, 2)
     assert not world.is_rank_zero
 
 
@@ -51,3 +51,14 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
         world.device("auto")
     assert World().device("auto").type == "cuda"
     assert world.device("cpu").type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("joined", "rank", "first"), [(False, 1, True), (True, 0, True), (True, 1, False)]
+)
+def test_rank_zero_without_a_world_is_the_groups_or_the_only_process(
+    monkeypatch, joined, rank, first
+):
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: joined)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
+    assert is_rank_zero() is first

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from boldcast.config.identity import INDIFFERENT
 from boldcast.errors import DataRefused
 from boldcast.record.causes import ranked
 from boldcast.record.differences import MAX_DIFFERENCES, differences
@@ -162,6 +163,7 @@ INNOCENT = [
     ("numerics/flags/optimizer", "forloop", "optimizer without fusing"),
     ("numerics/environment/OMP_NUM_THREADS", SET, "threads in use"),
     ("numerics/environment/TRITON_CACHE_DIR", SET, "where things lie"),
+    ("numerics/environment/TORCH_NCCL_BLOCKING_WAIT", SET, "where things lie"),
     ("hardware/nodes/0/cpu/cores", 3, "hardware around"),
     ("hardware/nodes/0/gpu/devices/0/uuid_hash", "zz", "hardware around"),
     ("software/packages/rich", "16", "no arithmetic"),
@@ -174,6 +176,14 @@ INNOCENT = [
 def test_what_cannot_change_bits_is_said_to_be_innocent(four_ranks, path, value, rule) -> None:
     (cause,) = ranked(four_ranks, planted(four_ranks, path, value))
     assert (cause.rule, cause.can_change_bits) == (rule, False)
+
+
+def test_a_setting_that_may_change_between_starts_is_innocent(four_ranks) -> None:
+    for section, names in INDIFFERENT.items():
+        for name in names:
+            other = planted(four_ranks, f"requested/config/{section}/{name}", 77)
+            (cause,) = ranked(four_ranks, other)
+            assert not cause.can_change_bits, (section, name)
 
 
 def at(manifest: dict[str, Any], level: str, world_size: int) -> dict[str, Any]:

@@ -97,6 +97,15 @@ BREAKS: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
     ("no secrets", lambda m: m["software"].update(api_key="x")),
     ("no secrets", lambda m: m["requested"].update(argv=["train", "hf_" + "a" * 20])),
     ("no absolute paths", lambda m: m["software"].update(place="/home/someone/x")),
+    ("no absolute paths", lambda m: m["requested"].update(argv=["train", "/home/x/y.toml"])),
+    (
+        "no absolute paths",
+        lambda m: m["requested"]["config"]["data"].update(source="/home/x/scans.tsv"),
+    ),
+    (
+        "no absolute paths",
+        lambda m: m["requested"]["config"]["model"].update(coordinates="/my data/xyz.tsv"),
+    ),
     ("no board identifiers", lambda m: m["software"].update(b="GPU-0123abcd-0123-0123")),
     ("plain texts", lambda m: m["software"].update(b="\x1b[2J")),
     ("plain texts", lambda m: m["software"].update(b="x" * (2**14 + 1))),

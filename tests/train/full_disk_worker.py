@@ -15,7 +15,8 @@ import torch
 
 from boldcast.errors import BoldcastError
 from boldcast.parallel.world import World
-from boldcast.train.checkpoint import Checkpoints, find_damage
+from boldcast.train.checkpoint import Checkpoints
+from boldcast.train.kept import find_damage
 
 
 def main(folder, limited):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import orjson
@@ -17,7 +18,8 @@ from torch import nn
 from boldcast.errors import BoldcastError
 from boldcast.parallel.world import World
 from boldcast.train import shards
-from boldcast.train.checkpoint import Checkpoints, find_damage, newest, prune
+from boldcast.train.checkpoint import Checkpoints
+from boldcast.train.kept import find_damage, newest, prune, set_aside
 
 FULL_DISK = Path(__file__).with_name("full_disk_worker.py")
 
@@ -246,13 +248,72 @@ def test_a_step_that_stands_already_is_replaced(tmp_path):
     assert checkpoints(tmp_path).load(path)["round"] == 2
 
 
+def test_a_step_is_replaced_only_by_a_whole_one(tmp_path, monkeypatch):
+    """With one kept, a full disk in the middle must not leave none."""
+    path = save(tmp_path, 1, {"round": 1})
+    monkeypatch.setattr(shards, "save_file", full)
+    made = checkpoints(tmp_path, keep=1)
+    made.save(1, {"round": 2})
+    with pytest.raises(BoldcastError, match="No space left"):
+        made.wait()
+    assert names(tmp_path) == [path.name]
+    assert made.load(newest(tmp_path, pytest.fail))["round"] == 1
+
+
+def test_a_kill_while_a_step_is_replaced_loses_neither(tmp_path):
+    path = save(tmp_path, 1, {"round": 1})
+
+    class Killed(BaseException):
+        pass
+
+    def killed():
+        with set_aside(path):
+            assert names(tmp_path) == ["step_00000001.old.part"]
+            raise Killed
+
+    with pytest.raises(Killed):
+        killed()
+    assert names(tmp_path) == [path.name]  # an error that can still act gives the name back
+
+    path.rename(path.with_name("step_00000001.old.part"))  # as a kill between the renames does
+    assert newest(tmp_path, pytest.fail) == path
+    assert checkpoints(tmp_path).load(path)["round"] == 1
+
+    path.rename(path.with_name("step_00000001.old.part"))  # and one after both
+    new = save(tmp_path, 2)
+    new.rename(path)
+    assert checkpoints(tmp_path).load(newest(tmp_path, pytest.fail))["step"] == 2
+    assert names(tmp_path) == [path.name]
+
+
+def test_damaged_ones_of_a_future_given_up_do_not_count_as_kept(tmp_path):
+    made = checkpoints(tmp_path, keep=1)
+    for step in (12, 18):
+        save(tmp_path, step)
+    (tmp_path / "checkpoints" / "step_00000018" / "model.safetensors").write_bytes(b"harm")
+    said = []
+    assert newest(tmp_path, said.append).name == "step_00000012"
+    made.save(15, {"step": 15})
+    made.wait()
+    assert names(tmp_path) == ["step_00000015"]
+    assert newest(tmp_path, pytest.fail).name == "step_00000015"
+
+
+def test_the_ranks_wait_for_each_other_no_longer_than_they_are_told(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("torch.distributed.new_group", lambda **options: asked.append(options))
+    two = World(world_size=2, local_world_size=2)
+    Checkpoints(tmp_path, *trained(), two, keep=1, written_by={}, timeout_s=7.0)
+    assert asked == [{"backend": "gloo", "timeout": timedelta(seconds=7)}]
+
+
 def test_the_newest_and_the_best_are_kept(tmp_path):
     made = checkpoints(tmp_path, keep=2)
     for step in (1, 2, 3, 4, 5):
         made.save(step, {}, best_step=2)
     made.wait()
     assert names(tmp_path) == ["step_00000002", "step_00000004", "step_00000005"]
-    prune(tmp_path, keep=1, best_step=None)
+    prune(tmp_path, 5, keep=1, best_step=None)
     assert names(tmp_path) == ["step_00000005"]
 
 

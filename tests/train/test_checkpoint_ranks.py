@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 from boldcast.launch.local import command
 from boldcast.record.trace import read_trace
-from boldcast.train.checkpoint import find_damage
+from boldcast.train.kept import find_damage
 
 WORKER = Path(__file__).with_name("elastic_worker.py")
 END = 9
@@ -20,7 +20,11 @@ END = 9
 def stage(run_dir, n_ranks, level, strategy, stop_at=END, *more):
     """Continue the run in ``run_dir`` to ``stop_at`` and return every rank's result."""
     arguments = [str(WORKER), str(run_dir), level, strategy, str(stop_at), *map(str, more)]
-    line = command(n_ranks, arguments) if n_ranks > 1 else [sys.executable, *arguments]
+    line = (
+        command(n_ranks, arguments, run_dir / "logs")
+        if n_ranks > 1
+        else [sys.executable, *arguments]
+    )
     env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -58,7 +62,8 @@ def test_ddp_then_fsdp2_then_one_process_end_in_the_bits_of_one(tmp_path, undist
     # the ranks share the weights out, and together hold each once
     assert sum(rank["held"] for rank in second) == first["held"]
     assert max(rank["held"] for rank in second) < first["held"]
-    assert second[0]["resumed_from"] == {"world_size": 2, "strategy": "ddp", "same_bits": True}
+    assert second[0]["resumed_from"] == first["place"] | {"same_bits": True}
+    assert (first["place"]["world_size"], first["place"]["strategy"]) == (2, "ddp")
     assert not [line for line in second[0]["said"] if line.startswith("note:")]
 
 
@@ -102,7 +107,7 @@ def test_where_no_bits_are_promised_the_state_is_and_the_change_is_said(tmp_path
     assert third["loaded"] == second["ended"]
     note = "note: 3 ranks (ddp) wrote it and 2 ranks (fsdp2) go on: at the level " + level
     assert [line for line in second["said"] if line.startswith(note)]
-    assert second["resumed_from"] == {"world_size": 3, "strategy": "ddp", "same_bits": False}
+    assert second["resumed_from"] == first["place"] | {"same_bits": False}
     alone = tmp_path / "alone"
     alone.mkdir()
     undisturbed = stage(alone, 1, level, "auto")[0]
@@ -135,4 +140,4 @@ def test_a_save_that_fails_on_one_rank_is_raised_on_all_and_the_last_one_stands(
         "step_00000003",
     ]
     again = stage(tmp_path, 1, "exact", "auto", 4)[0]
-    assert again["resumed_from"] == {"world_size": 2, "strategy": "fsdp2", "same_bits": True}
+    assert again["resumed_from"] == results[0]["place"] | {"same_bits": True}

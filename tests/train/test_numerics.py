@@ -42,6 +42,8 @@ def test_what_the_launching_process_exports_is_enough(level):
         ("OMP_NUM_THREADS", "7"),
         ("MKL_NUM_THREADS", "2"),
         ("OPENBLAS_NUM_THREADS", "2"),
+        ("NVIDIA_TF32_OVERRIDE", "1"),
+        ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1"),
     ],
 )
 def test_each_wrong_value_is_named_with_its_remedy(level, name, value):
@@ -76,7 +78,7 @@ def test_each_wrong_flag_of_torch_is_named(flag, value, says):
 
 def test_tf32_may_be_asked_for():
     config = Config(numerics=NumericsConfig(allow_tf32=True))
-    env = merged(config, {})
+    env = merged(config, {"NVIDIA_TF32_OVERRIDE": "1", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"})
     assert "TRITON_F32_DEFAULT" not in env
     assert problems(config.numerics, Found("cuda", env, tf32=True)) == []
 
@@ -111,6 +113,55 @@ def test_found_looks_at_the_process_and_changes_nothing():
         assert torch.backends.cudnn.benchmark
     finally:
         fix_numerics(NumericsConfig())
+
+
+@pytest.mark.parametrize("level", ["exact", "deterministic"])
+@pytest.mark.parametrize(
+    ("version", "refused"),
+    [(None, False), ("1.5.4", True), ("1.5.0.post8", True), ("1.6.0", False), ("2.0", False)],
+)
+def test_an_old_convolution_is_refused(level, version, refused):
+    env = merged(Config(numerics=NumericsConfig(level=level)), {})
+    config = NumericsConfig(level=level)
+    sentences = problems(config, Found("cuda", env, causal_conv1d=version))
+    assert [s[:38] for s in sentences] == ["`causal-conv1d` must be at least 1.6 a"] * refused
+    assert problems(config, Found("cpu", env, causal_conv1d=version)) == []
+
+
+@pytest.mark.parametrize(
+    ("level", "world_size", "value", "refused"),
+    [
+        ("deterministic", 2, None, True),
+        ("deterministic", 2, "1", True),
+        ("deterministic", 2, "0", False),
+        ("deterministic", 1, None, False),
+        ("exact", 2, None, False),
+        ("fast", 2, None, False),
+    ],
+)
+def test_no_sum_in_the_switch_where_torch_adds_up(level, world_size, value, refused):
+    env = {k: v for k, v in ON_CUDA.env.items() if k != "NCCL_NVLS_ENABLE"}
+    env |= {} if value is None else {"NCCL_NVLS_ENABLE": value}
+    found = Found("cuda", env, world_size=world_size)
+    sentences = problems(NumericsConfig(level=level), found)
+    assert [s[:25] for s in sentences] == ["`NCCL_NVLS_ENABLE` must be"[:25]] * refused
+
+
+def test_ranks_must_run_the_same_kernels(monkeypatch):
+    assert numerics.chosen_kernels(torch.device("cpu")) == {}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    here = numerics.chosen_kernels(torch.device("cuda", 0))
+    assert here["compute capability"] == "9.0"
+    assert here["torch"] == torch.__version__
+    assert set(here) == {
+        "GPU", "compute capability", "torch", "triton", "mamba-ssm", "causal-conv1d",
+    }  # fmt: skip
+    assert parted([here, dict(here)]) == []
+    for name, value in [("GPU", "NVIDIA A100"), ("causal-conv1d", "1.6.0"), ("triton", "0")]:
+        (sentence,) = parted([here, here | {name: value}])
+        assert sentence.startswith(f"`{name}` must be the same on all ranks, but is '{value}' on")
+    assert len(parted([here, {}])) == len(here)
 
 
 def test_ranks_must_choose_the_same_instructions():

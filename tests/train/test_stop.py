@@ -65,7 +65,11 @@ def test_the_budget_counts_from_when_the_command_began(monkeypatch):
 
 def run_worker(n_ranks, *words):
     arguments = [str(WORKER), *map(str, words)]
-    line = command(n_ranks, arguments) if n_ranks > 1 else [sys.executable, *arguments]
+    line = (
+        command(n_ranks, arguments, words[0] / "logs")
+        if n_ranks > 1
+        else [sys.executable, *arguments]
+    )
     env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -33,7 +33,11 @@ WORKER = Path(__file__).with_name("seed_form_worker.py")
 
 def run_worker(n_ranks, run_dir, level):
     arguments = [str(WORKER), str(run_dir), level]
-    line = command(n_ranks, arguments) if n_ranks > 1 else [sys.executable, *arguments]
+    line = (
+        command(n_ranks, arguments, run_dir / "logs")
+        if n_ranks > 1
+        else [sys.executable, *arguments]
+    )
     env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -162,3 +166,50 @@ def test_the_trace_holds_what_the_step_computed(tmp_path):
     assert float.fromhex(line["loss"]) == pytest.approx(loss.item(), rel=1e-5)
     assert float.fromhex(line["grad_norm"]) == pytest.approx(norm.item(), rel=1e-4)
     assert float.fromhex(line["lr"]) == 0.05
+
+
+@pytest.mark.parametrize(
+    ("level", "name", "before", "same_bits"),
+    [
+        ("exact", "world_size", 4, True),
+        ("exact", "strategy", "fsdp2", True),
+        ("exact", "device", "cuda", False),
+        ("exact", "processor", "another processor", False),
+        ("exact", "kernels", "other kernels", False),
+        ("exact", "torch", "1.0", False),
+        ("exact", "torch", None, False),  # a record that does not say
+        ("deterministic", "world_size", 4, False),
+        ("deterministic", "torch", "1.0", False),
+        ("deterministic", None, None, True),
+    ],
+)
+def test_same_bits_are_promised_only_where_they_can_be(tmp_path, level, name, before, same_bits):
+    """The checkpoint says that it was written elsewhere."""
+    first = trainer_for(small_model(), tmp_path, steps=1, level=level)
+    if name is not None:
+        elsewhere = first.checkpoints._written_by
+        elsewhere[name] = before
+        if before is None:
+            del elsewhere[name]
+    first.fit(batches())
+    second = trainer_for(small_model(), tmp_path, steps=1, level=level)
+    said = []
+    second.log.say = said.append
+    assert second.resume()
+    assert second.resumed_from["same_bits"] is same_bits
+    notes = [line for line in said if line.startswith("note:")]
+    assert bool(notes) is not same_bits
+    if name in second.place and not same_bits and name not in ("world_size", "strategy"):
+        assert f"{name} {before or 'not recorded'}" in notes[0]
+        assert f"{name} {second.place[name]}" in notes[0]
+
+
+def test_the_place_says_what_decides_the_bits(tmp_path):
+    assert trainer_for(small_model(), tmp_path).place == {
+        "world_size": 1,
+        "strategy": "single",
+        "device": "cpu",
+        "processor": torch.backends.cpu.get_cpu_capability(),
+        "kernels": "boldcast",
+        "torch": torch.__version__,
+    }

@@ -79,13 +79,7 @@ def run(
             _measure(plan, n, Path(folder), steps=steps, warmup=warmup) for n, plan in plans.items()
         ]
     result = {
-        "schema": "boldcast/bench/1",
-        "name": config.name,
-        "model": _model(plans[world_sizes[0]], points[0]),
-        "config": as_dict(plans[world_sizes[0]]),
-        "config_digest": digest(plans[world_sizes[0]]),
-        "scaling": summary.WEAK,
-        "token": summary.TOKEN,
+        **_head(plans[world_sizes[0]], points[0]),
         "steps": steps,
         "warmup": warmup,
         "load_before": round(load, 2),
@@ -99,6 +93,19 @@ def run(
     _show(result, out, as_json)
     _judge(result)
     return 0
+
+
+def _head(first: Config, measured: dict[str, Any]) -> dict[str, Any]:
+    """Say what was measured, by the smallest world size."""
+    return {
+        "schema": "boldcast/bench/1",
+        "name": first.name,
+        "model": _model(first, measured),
+        "config": as_dict(first),
+        "config_digest": digest(first),
+        "scaling": summary.WEAK,
+        "token": summary.TOKEN,
+    }
 
 
 def scaled(config: Config, world_size: int) -> Config:
@@ -163,8 +170,7 @@ def _measure(
         config=str(settings), folder=str(folder), report=str(report), warmup=warmup, steps=steps
     ).write(folder / f"task_{world_size}.json")
     program = local.module("boldcast.bench.worker", [str(task)])
-    # torchrun leaves a folder of its own behind
-    local.run(world_size, program, environment.merged(config) | {"TMPDIR": str(folder)})
+    local.run(world_size, program, environment.merged(config))
     return point(config, orjson.loads(report.read_bytes()))
 
 
@@ -206,14 +212,14 @@ def _model(config: Config, first: dict[str, Any]) -> str:
 
 
 def _show(result: dict[str, Any], out: Path | None, as_json: bool) -> None:
-    document = canonical_json(result)
-    if out is not None:
-        write_bytes(out, document)
     print(
         orjson.dumps(result, option=orjson.OPT_INDENT_2).decode()
         if as_json
         else summary.text(result)
     )
+    sys.stdout.flush()  # what was measured must not be lost with a disk that is full
+    if out is not None:
+        write_bytes(out, canonical_json(result))
 
 
 def _judge(result: dict[str, Any]) -> None:

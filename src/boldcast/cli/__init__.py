@@ -40,7 +40,13 @@ def main() -> NoReturn:
         # A locale without × or … must not turn a finished run into an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if "RANK" in os.environ:
+        # the process group of a rank that failed is still up, and would keep it from ending
+        from boldcast.launch.outcome import end_rank
+
+        end_rank(code)
+    sys.exit(code)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -61,7 +67,13 @@ def run(argv: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return _broken_pipe()
-    except Exception:
+    except Exception as error:
+        from boldcast.launch.outcome import in_words
+
+        told = in_words(error)
+        if isinstance(told, BoldcastError):
+            _explain(told)
+            return told.exit_code
         traceback.print_exc()
         return _INTERNAL
     return code

@@ -5,21 +5,23 @@ Nothing here is ever read back into a run.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from boldcast.config.resolve import as_dict, digest
 from boldcast.config.schema import Config
 from boldcast.data.store import Store
 from boldcast.files import canonical_json, sha256_bytes
+from boldcast.parallel.agree import everyones
 from boldcast.parallel.world import World, share
 from boldcast.record import provenance, topology
 from boldcast.record.privacy import hashed_subject, subject_salt
+from boldcast.record.requested import recorded_argv, recorded_config
 from boldcast.train.run import Job
 from boldcast.train.seeding import derive, tensors_digest
 
@@ -33,24 +35,27 @@ def build(
     job: Job,
 ) -> dict[str, Any]:
     """Return all blocks but the results; every rank calls this, rank 0's is complete."""
-    nodes = _gathered(world, topology.node() if world.local_rank == 0 else None)
-    devices = _gathered(world, str(device))
+    nodes = everyones(world, topology.node() if world.local_rank == 0 else None)
+    devices = everyones(world, str(device))
     if not world.is_rank_zero:
         return {}
+    # the record names no byte of the signals, so nobody can try out identifiers with it
+    salt = subject_salt(np.ascontiguousarray(store.series[:4096]).tobytes())
+    subjects = {scan.subject for scan in store.scans}
     return {
         "requested": {
-            "argv": list(argv),
-            "config": as_dict(config),
+            "argv": recorded_argv(argv, salt, subjects),
+            "config": recorded_config(as_dict(config), salt, subjects),
             "config_digest": digest(config),
         },
         "code": provenance.code(),
         "image": provenance.image(),
-        "data": _data(store, job),
+        "data": _data(store, job, salt),
         "seeds": {
             "seed": config.seed,
             "derived": {p: str(derive(config.seed, p)) for p in ("weights", "order")},
         },
-        "numerics": _numerics(config, device),
+        "numerics": _numerics(config, device, world),
         "parallel": _parallel(config, world, devices, job),
         "hardware": {"nodes": [node for node in nodes if node is not None]},
         "software": provenance.software(),
@@ -63,9 +68,7 @@ def final_digests(job: Job) -> dict[str, str]:
     return {"weights": tensors_digest(model.state_dict()), "optimizer": tensors_digest(moments)}
 
 
-def _data(store: Store, job: Job) -> dict[str, Any]:
-    # the record names no byte of the signals, so nobody can try out identifiers with it
-    salt = subject_salt(np.ascontiguousarray(store.series[:4096]).tobytes())
+def _data(store: Store, job: Job, salt: str) -> dict[str, Any]:
     files = [
         {
             "sha256": scan.sha256,
@@ -88,7 +91,8 @@ def _data(store: Store, job: Job) -> dict[str, Any]:
     return {"digest": store.digest, "files": files, "splits": sides, "notes": list(store.notes)}
 
 
-def _numerics(config: Config, device: torch.device) -> dict[str, Any]:
+def _numerics(config: Config, device: torch.device, world: World) -> dict[str, Any]:
+    on_gpu = device.type == "cuda"
     return {
         "level": config.numerics.level,
         "dtype": config.train.dtype,
@@ -103,8 +107,30 @@ def _numerics(config: Config, device: torch.device) -> dict[str, Any]:
         },
         "environment": provenance.environment(),
         "kernels": _kernels(device),
-        "autotune": {"error": "not read on this device"} if device.type == "cuda" else None,
-        "nccl": {"error": "not read on this device"} if device.type == "cuda" else None,
+        "autotune": _autotune() if on_gpu else None,
+        "nccl": _nccl() if on_gpu and world.world_size > 1 else None,
+    }
+
+
+def _autotune() -> dict[str, Any]:
+    return {
+        "deterministic": provenance.attempt(_mamba_deterministic),
+        "configurations": {"error": "Triton does not tell which ones it chose"},
+    }
+
+
+def _mamba_deterministic() -> bool:
+    """Return the switch of mamba_ssm: on, it takes one configuration instead of timing several."""
+    module = importlib.import_module("mamba_ssm.utils.determinism")
+    return bool(module.use_deterministic_mode())
+
+
+def _nccl() -> dict[str, Any]:
+    version: Any = torch.cuda.nccl.version
+    return {
+        "version": provenance.attempt(lambda: ".".join(map(str, version()))),
+        "environment": provenance.set_variables("NCCL_"),
+        "algorithm": {"error": "NCCL does not tell which one it chose for a sum"},
     }
 
 
@@ -128,11 +154,3 @@ def _parallel(config: Config, world: World, devices: Sequence[str], job: Job) ->
         ],
         "ranks": [{"rank": rank, "device": name} for rank, name in enumerate(devices)],
     }
-
-
-def _gathered(world: World, value: Any) -> list[Any]:
-    if world.world_size == 1:
-        return [value]
-    values: list[Any] = [None] * world.world_size
-    dist.all_gather_object(values, value)
-    return values

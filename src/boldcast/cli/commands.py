@@ -19,8 +19,8 @@ from typing import Any
 import orjson
 from fire.decorators import SetParseFn, SetParseFns
 
-from boldcast.cli.nproc import Nproc, world_sizes
-from boldcast.cli.places import data_root, store_cache
+from boldcast.cli.nproc import Nproc, default_nproc, world_sizes
+from boldcast.cli.places import check_out, data_root, store_cache
 from boldcast.cli.specs import COMMANDS
 from boldcast.cli.tables import table
 from boldcast.cli.words import read_path
@@ -73,7 +73,7 @@ class Commands:
     ) -> int:
         """Train, or with ``dry_run`` print what would be trained."""
         resolved = resolve(config, overrides)
-        sizes = world_sizes(resolved, nproc) if nproc else [1]
+        sizes = world_sizes(resolved, nproc) if nproc else [default_nproc(resolved)]
         if dry_run:
             return _show_plan(resolved, sizes[0], as_json=json)
         from boldcast.cli.train_command import train
@@ -103,6 +103,7 @@ class Commands:
     ) -> int:
         """Measure throughput and scaling."""
         resolved = resolve(config, overrides)
+        check_out(out)
         from boldcast.bench.scaling import run
 
         code: int = run(
@@ -119,6 +120,7 @@ class Commands:
     @_typed("selftest")
     def selftest(self, *, json: bool = False, out: Path | None = None) -> int:
         """Prove this installation."""
+        check_out(out)
         from boldcast.selftest import run
 
         code: int = run(out=out, as_json=json)
@@ -129,6 +131,7 @@ class Commands:
         self, *, run: Path, data: Path | None = None, json: bool = False, out: Path | None = None
     ) -> int:
         """Recompute the digests of a record."""
+        check_out(out)
         from boldcast.cli.record_command import report
         from boldcast.record.verify import verify
 
@@ -142,6 +145,7 @@ class Commands:
                 f"`RECORD` must be given twice, A and B, but is given {len(records)} times. "
                 "Write `boldcast diff A B`."
             )
+        check_out(out)
         from boldcast.cli.record_command import show_comparison
         from boldcast.record.compare import compare
 
@@ -162,6 +166,7 @@ class ManifestCommands:
     @_typed("manifest", "lint")
     def lint(self, *, file: Path, json: bool = False, out: Path | None = None) -> int:
         """Check a manifest."""
+        check_out(out)
         from boldcast.cli.record_command import report
         from boldcast.record.lint import lint
 

@@ -16,6 +16,7 @@ import re
 from boldcast.config.resolve import check_world
 from boldcast.config.schema import Config
 from boldcast.errors import UsageRefused
+from boldcast.launch import environment
 
 Nproc = int | tuple[int, int]
 """So many processes, or from the fewest to the most."""
@@ -49,3 +50,19 @@ def world_sizes(config: Config, nproc: Nproc) -> list[int]:
     if not sizes:
         raise UsageRefused(problems)
     return sizes
+
+
+def usable_gpus(config: Config) -> int:
+    """Return how many GPUs ``config`` would train on, as far as is known without torch."""
+    return 0 if config.train.device == "cpu" else environment.visible_gpus()
+
+
+def default_nproc(config: Config) -> int:
+    """Return the ranks to start where none are asked for: one per visible GPU with work, or one.
+
+    Raises
+    ------
+    UsageRefused
+        If not even one rank can do ``config``.
+    """
+    return world_sizes(config, (1, max(1, usable_gpus(config))))[0]

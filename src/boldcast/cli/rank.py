@@ -6,18 +6,21 @@ where the packed data lie, which checkpoint to continue from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
+import torch
+from torch.distributed.distributed_c10d import _get_default_store
 
 from boldcast.cli import blocks, run_folder
-from boldcast.config.resolve import batch_arithmetic
+from boldcast.config.resolve import batch_arithmetic, check_world
 from boldcast.config.schema import Config
 from boldcast.data.store import Store, prepare
-from boldcast.errors import AcceptanceMissed, Diverged, StoppedOnRequest
+from boldcast.errors import AcceptanceMissed, Diverged, StoppedOnRequest, UsageRefused
 from boldcast.launch import outcome
 from boldcast.model.forecaster import describe
 from boldcast.parallel.agree import from_rank_zero
@@ -30,10 +33,14 @@ from boldcast.train.log import RunLog
 from boldcast.train.run import Job, build, conclude
 from boldcast.train.stop import StopRequest
 
+T = TypeVar("T")
+
+_POLL_S = 0.05
+
 
 def run(
     config: Config, argv: Sequence[str], run_dir: Path, root: Path, cache: Path, stop: StopRequest
-) -> None:
+) -> bool:
     """Train ``config`` in ``run_dir`` as the rank that the environment says.
 
     Parameters
@@ -43,6 +50,11 @@ def run(
     root, cache : Path
         Folders of the data and of packed stores.
 
+    Returns
+    -------
+    bool
+        False if the run was complete already.
+
     Raises
     ------
     StoppedOnRequest, Diverged, AcceptanceMissed, UsageRefused, DataRefused
@@ -50,21 +62,22 @@ def run(
     """
     world = World.from_env()
     device = world.device(config.train.device)
+    _refuse_place(config, world, device)
     with ExitStack() as folder:
         patience = config.parallel.timeout_s, config.parallel.preflight_timeout_s
         with world.process_group(device, *patience):
             place = from_rank_zero(world, lambda: _enter(folder, run_dir, config))
             if place == "complete":
-                return
+                return False
             _watch(stop, config, run_dir, world)
-            store = Store.open(from_rank_zero(world, lambda: prepare(config, root, cache)))
+            store = Store.open(_at_length(world, lambda: prepare(config, root, cache)))
             from_rank_zero(world, lambda: run_folder.refuse_other_data(run_dir, store.digest))
             log = _log(config, run_dir, world)
             folder.callback(log.close)
             job = build(config, store, world, run_dir, log, stop)
             numerics.verify(config.numerics, job.model, device, world)
             found = blocks.build(config, argv, store, world, device, job)
-            record = _Record(run_dir, found) if world.is_rank_zero else None
+            record = _Record(run_dir, config, found) if world.is_rank_zero else None
             _announce(log, config, job, world, str(device))
             status = _fit(job, record)
         if record is not None:
@@ -74,6 +87,41 @@ def run(
                 f"Stopped on request after step {job.trainer.state.step}. "
                 "The same command continues the run."
             )
+    return True
+
+
+def _refuse_place(config: Config, world: World, device: torch.device) -> None:
+    """Refuse, on every rank for itself, what ``config`` cannot do on these ranks or this device."""
+    problems = check_world(config, world.world_size)
+    if config.train.dtype == "bfloat16" and device.type == "cpu":
+        problems.append(
+            '`train.dtype` must be "float32" on the CPU, but is "bfloat16", and `train.device` '
+            f'"{config.train.device}" found no GPU. Set `train.dtype` to "float32", or train where '
+            "there is one."
+        )
+    if problems:
+        refused = UsageRefused(problems)
+        refused.on_every_rank = True
+        raise refused
+
+
+def _at_length(world: World, work: Callable[[], T]) -> T:
+    """Do as ``from_rank_zero``, for work that may take longer than a rank waits for another."""
+    if world.world_size == 1:
+        return work()
+    store = _get_default_store()
+
+    def announced() -> T:
+        try:
+            return work()
+        except OSError as error:  # of rank 0's disk, but every rank ends for it
+            raise outcome.in_words(error) from error
+        finally:
+            store.set("boldcast/done", "1")
+
+    while not (world.is_rank_zero or store.check(["boldcast/done"])):
+        time.sleep(_POLL_S)
+    return from_rank_zero(world, announced)
 
 
 def _log(config: Config, run_dir: Path, world: World) -> RunLog:
@@ -92,10 +140,10 @@ def _watch(stop: StopRequest, config: Config, run_dir: Path, world: World) -> No
 
 
 def _enter(folder: ExitStack, run_dir: Path, config: Config) -> str:
+    run_folder.state(run_dir, config)  # refuses before so much as a lock is put into it
     folder.enter_context(run_folder.held(run_dir))
     place = run_folder.state(run_dir, config)
     if place != "complete":
-        run_folder.start(run_dir, config)
         (run_dir / outcome.STOP).unlink(missing_ok=True)  # it stopped an earlier attempt
     return place
 
@@ -103,8 +151,9 @@ def _enter(folder: ExitStack, run_dir: Path, config: Config) -> str:
 class _Record:
     """The manifest and the events of one attempt; rank 0 has it."""
 
-    def __init__(self, run_dir: Path, found: dict[str, Any]) -> None:
+    def __init__(self, run_dir: Path, config: Config, found: dict[str, Any]) -> None:
         self.run_dir = run_dir
+        self._config = config
         self.events = EventLog(run_dir / "events.jsonl")
         self._blocks = found
         self._attempts = _earlier_attempts(run_dir)
@@ -122,6 +171,7 @@ class _Record:
                 "end": "open",
             }
         )
+        run_folder.start(self.run_dir, self._config)
         self.events.write("started", step=step, world_size=world_size)
         open_manifest(self.run_dir, self._blocks, self._attempts)
 

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from boldcast.cli.places import check_out
 from boldcast.cli.tables import table
 from boldcast.errors import NotTheSame, UsageRefused
 from boldcast.files import write_bytes
@@ -48,10 +49,11 @@ def show_comparison(found: Comparison, *, as_json: bool, out: Path | None) -> in
 
 
 def _put(document: Any, text: str, *, as_json: bool, out: Path | None) -> None:
+    check_out(out)
     whole = _json(document)
+    print(whole if as_json else text, end="" if as_json else "\n")
     if out:
         write_bytes(out, whole.encode())
-    print(whole if as_json else text, end="" if as_json else "\n")
 
 
 def _json(document: Any) -> str:
@@ -198,10 +200,7 @@ def export(path: Path, form: str, out: Path | None, with_times: bool) -> str:
     text = _document(path, form)
     if out is None:
         return text
-    if out.is_dir() or not out.parent.is_dir():
-        raise UsageRefused(
-            f"`--out` must be a file in a folder that exists, but is {out}. Name another."
-        )
+    check_out(out)
     write_bytes(out, text.encode())
     return f"{out}\n"
 

@@ -27,10 +27,12 @@ from boldcast.config.identity import run_digest
 from boldcast.config.resolve import resolve, to_toml
 from boldcast.config.schema import Config
 from boldcast.errors import DataRefused, UsageRefused
-from boldcast.files import write_bytes
+from boldcast.files import PART, write_bytes
 
 _PATIENCE_S = 5.0
-_OWN = {".lock", "events.jsonl"}
+_PARTS = ("config.toml" + PART, "manifest.json" + PART, "events.jsonl" + PART)
+_OWN = {".lock", "events.jsonl", "errors", "stop", *_PARTS}
+"""What a start may leave in a folder that holds no run yet, however it ended."""
 
 
 def default_run_dir(config: Config, env: Mapping[str, str] = os.environ) -> Path:
@@ -47,9 +49,10 @@ def state(run_dir: Path, config: Config) -> Literal["new", "unfinished", "comple
         If it holds a run of another configuration, or files that are no run.
     """
     recorded = run_dir / "config.toml"
-    if not recorded.exists():
-        _refuse_foreign(run_dir)
-        return "new"
+    with _usable(run_dir):
+        if not recorded.exists():
+            _refuse_foreign(run_dir)
+            return "new"
     try:
         same = run_digest(resolve(recorded, {})) == run_digest(config)
     except UsageRefused as error:
@@ -66,8 +69,7 @@ def state(run_dir: Path, config: Config) -> Literal["new", "unfinished", "comple
 
 
 def start(run_dir: Path, config: Config) -> None:
-    """Make the folder and write the resolved configuration of this start into it."""
-    run_dir.mkdir(parents=True, exist_ok=True)
+    """Write the resolved configuration of this start, which makes the folder this run's."""
     write_bytes(run_dir / "config.toml", to_toml(config).encode())
 
 
@@ -95,14 +97,15 @@ def held(run_dir: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if not (run_dir / "manifest.json").exists():
+            if not any((run_dir / name).exists() for name in ("config.toml", "manifest.json")):
                 _clear(run_dir)
 
 
 def _locked(run_dir: Path) -> TextIO | None:
     """Return the folder's lock, open and held, or None if another process holds it."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    lock = (run_dir / ".lock").open("w")
+    with _usable(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = (run_dir / ".lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # its holder may have removed the file between our opening and our locking it
@@ -114,11 +117,27 @@ def _locked(run_dir: Path) -> TextIO | None:
     return None
 
 
+@contextmanager
+def _usable(run_dir: Path) -> Iterator[None]:
+    """Refuse a folder that cannot be made, read or written, by the word of the system."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageRefused(
+            f"`--run_dir` must be a folder that can be made and written, but for {run_dir} the "
+            f"system says: {error.strerror or error}. Use another, or change its permissions."
+        ) from None
+
+
 def _clear(run_dir: Path) -> None:
-    """Remove what a start that was refused has put into a new folder, and the folder if empty."""
-    for name in ("config.toml", "events.jsonl", ".lock"):
-        (run_dir / name).unlink(missing_ok=True)
+    """Remove what starts that were refused have put into a new folder, and the folder if empty."""
     with suppress(OSError):
+        for kept in (run_dir / "errors").glob("rank_*.txt"):
+            kept.unlink()
+        (run_dir / "errors").rmdir()
+    with suppress(OSError):
+        for name in ("events.jsonl", "stop", *_PARTS, ".lock"):
+            (run_dir / name).unlink(missing_ok=True)
         run_dir.rmdir()
 
 

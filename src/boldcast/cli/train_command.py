@@ -11,14 +11,14 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from boldcast.cli import run_folder
-from boldcast.cli.nproc import Nproc, world_sizes
+from boldcast.cli.nproc import Nproc, default_nproc, usable_gpus, world_sizes
 from boldcast.cli.places import data_root, store_cache
 from boldcast.config.schema import Config
 from boldcast.errors import AcceptanceMissed, BoldcastError, StoppedOnRequest
@@ -55,45 +55,71 @@ def train(
     stop = StopRequest().listen()
     os.environ.setdefault(BEGAN, str(time.monotonic()))
     run_dir = run_dir or run_folder.default_run_dir(config)
-    if started_by_torchrun():
-        outcome.end_rank(_rank(config, argv, run_dir, data, stop))
-    if run_folder.state(run_dir, config) == "complete":
-        print(f"{run_dir}: already complete.", file=sys.stderr)
-        return _show(run_dir, as_json)
-    sizes = world_sizes(config, nproc or _default_nproc(config))
-    if isinstance(nproc, tuple):
-        sizes = _that_can_be_had(sizes, config)
-    env = environment.merged(config)
+    prints = not started_by_torchrun() or _prints()
     try:
-        if isinstance(nproc, tuple):
-            elastic.run(
-                sizes,
-                lambda size: _start(size, argv, env, stop, run_dir),
-                lambda: _newest_step(run_dir),
-                lambda line: print(f"boldcast: {line}", file=sys.stderr),
-                stop,
-            )
-        elif sizes[0] > 1:
-            _start(sizes[0], argv, env, stop, run_dir)
+        if started_by_torchrun():
+            code, trained = _rank(config, argv, run_dir, data, stop)
         else:
-            os.environ.update(env)
-            _rank(config, argv, run_dir, data, stop)
+            code, trained = 0, run_folder.state(run_dir, config) != "complete"
+            if trained:
+                _train_here(config, argv, run_dir, nproc, data, stop)
     except AcceptanceMissed:
-        _show(run_dir, as_json)
+        if prints:
+            _show(run_dir, as_json)
         raise
-    return _show(run_dir, as_json)
+    if prints and trained is not None:
+        _show(run_dir, as_json, anew=trained)
+    return code
 
 
-def _start(
-    nproc: int, argv: Sequence[str], env: Mapping[str, str], stop: StopRequest, run_dir: Path
+def _prints() -> bool:
+    """Tell whether a rank prints the result: rank 0, if no launching process of ours does."""
+    return os.environ["RANK"] == "0" and outcome.folder() is None
+
+
+def _train_here(
+    config: Config,
+    argv: Sequence[str],
+    run_dir: Path,
+    nproc: Nproc | None,
+    data: Path | None,
+    stop: StopRequest,
 ) -> None:
-    local.run(nproc, local.module("boldcast", argv), env, stop, run_dir)
+    """Be the only rank, or put torchrun to work, until the run has ended well."""
+    env = environment.merged(config)
+
+    def start(size: int) -> None:
+        local.run(size, local.module("boldcast", argv), env, stop, run_dir)
+
+    if isinstance(nproc, tuple):
+        elastic.run(
+            _that_can_be_had(world_sizes(config, nproc), config),
+            start,
+            lambda: _newest_step(run_dir),
+            lambda line: print(f"boldcast: {line}", file=sys.stderr),
+            stop,
+        )
+        return
+    size = world_sizes(config, nproc)[0] if nproc else default_nproc(config)
+    if size > 1:
+        start(size)
+    else:
+        os.environ.update(env)
+        _rank(config, argv, run_dir, data, stop)
 
 
 def _rank(
     config: Config, argv: Sequence[str], run_dir: Path, data: Path | None, stop: StopRequest
-) -> int:
-    """Be one rank of the run; return the process's exit code."""
+) -> tuple[int, bool | None]:
+    """Be one rank of the run.
+
+    Returns
+    -------
+    int
+        The process's exit code.
+    bool or None
+        Whether it trained; None if the run has not come to its end.
+    """
     number = int(os.environ.get("RANK", "0"))
     if started_by_torchrun():
         local.die_with_parent()  # before torch is imported, which takes seconds
@@ -102,22 +128,22 @@ def _rank(
         from boldcast.cli import rank
 
         root = data_root(data)
-        rank.run(config, argv, run_dir, root, store_cache(root), stop)
+        trained = rank.run(config, argv, run_dir, root, store_cache(root), stop)
     except Exception as caught:
         error = outcome.in_words(caught)
         shared = error if isinstance(error, BoldcastError) and error.on_every_rank else None
         _keep(error, run_dir, number)
         if outcome.leave(error, number):
             # torchrun reports any code but 0 at length; an end that all ranks share needs none
-            return 0 if shared else 1
+            return (0 if shared else 1), None
         if shared and number:
-            return _code_by_hand(shared)  # rank 0 says it
+            return _code_by_hand(shared), None  # rank 0 says it
         if shared and not _code_by_hand(shared):
             print(f"boldcast: {shared}", file=sys.stderr)
-            return 0
+            return 0, None
         raise error from error.__cause__
     outcome.leave(None, number)
-    return 0
+    return 0, trained
 
 
 def _code_by_hand(shared: BoldcastError) -> int:
@@ -143,20 +169,21 @@ def _newest_step(run_dir: Path) -> int:
     return max((int(name[5:]) for name in names), default=0)
 
 
-def _default_nproc(config: Config) -> int:
-    return 1 if config.train.device == "cpu" else max(1, environment.visible_gpus())
-
-
 def _that_can_be_had(sizes: list[int], config: Config) -> list[int]:
     """Leave out numbers of ranks for which there are too few GPUs, if a smaller one will do."""
-    n_gpus = 0 if config.train.device == "cpu" else environment.visible_gpus()
+    n_gpus = usable_gpus(config)
     return [size for size in sizes if not n_gpus or size <= n_gpus] or sizes[-1:]
 
 
-def _show(run_dir: Path, as_json: bool) -> int:
-    """Print where the results are; return 0."""
+def _show(run_dir: Path, as_json: bool, *, anew: bool = True) -> None:
+    """Print where the results are; of a run that was complete before, also which bars it missed."""
     manifest: dict[str, Any] = orjson.loads((run_dir / "manifest.json").read_bytes())
     results = manifest["results"]
+    scores = results.get("scores") or {}
+    if not anew:
+        print(f"{run_dir}: already complete.", file=sys.stderr)
+        if missed := scores.get("missed"):
+            print(f"boldcast: the run is complete, but: {' '.join(missed)}", file=sys.stderr)
     if as_json:
         print(
             orjson.dumps(
@@ -164,12 +191,10 @@ def _show(run_dir: Path, as_json: bool) -> int:
                 option=orjson.OPT_INDENT_2,
             ).decode()
         )
-        return 0
-    scores = results.get("scores") or {}
+        return
     print(f"run       {run_dir}")
     print(f"status    {results['status']} after {results['steps']} steps")
     if "held_out_mse" in scores:
         print(f"held-out  MSE {scores['held_out_mse']:.4f}")
     print(f"report    {run_dir / 'report.html'}")
     print(f"manifest  {run_dir / 'manifest.json'}")
-    return 0

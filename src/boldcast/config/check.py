@@ -117,9 +117,10 @@ def _model(config: Config) -> Iterator[Problem]:
             str(model.ngroups),
             _use(_divisors_near(heads, model.ngroups)),
         )
-    if model.n_layer == 0 and model.skip == "none":
-        todo = 'Raise it, or set `model.skip` to "trained" or "fitted".'
-        yield _refuse("model.n_layer model.skip", "be at least 1 without a skip path", "0", todo)
+    if model.n_layer == 0 and model.skip != "trained":
+        rule = 'be at least 1 unless `model.skip` is "trained": nothing would be left to train'
+        todo = 'Raise it, or set `model.skip` to "trained".'
+        yield _refuse("model.n_layer model.skip", rule, "0", todo)
     if model.skip != "none" and model.skip_lags > config.data.context_length:
         yield _refuse(
             "model.skip_lags model.skip data.context_length",

@@ -104,7 +104,7 @@ class ModelConfig:
     """Volumes per chunk of the matmul form of the scan; alters rounding, not the mathematics."""
 
     dropout: Annotated[float, Range(0.0, 0.9)] = 0.0
-    """Probability of dropping a residual-branch value, keyed by seed, step and window."""
+    """Probability of dropping a residual-branch value, keyed by seed, step and micro-batch."""
 
     spatial_k: Annotated[int, Range(0)] = 8
     """Neighbours of a region, itself included, that spatial attention sees; 0: no attention.

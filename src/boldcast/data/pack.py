@@ -27,7 +27,7 @@ from boldcast.data.standardize import CAUSAL_START, causal_zscore, scan_zscore
 from boldcast.errors import DataRefused
 from boldcast.files import canonical_json, sha256_file, write_bytes
 
-FORMAT = 1
+FORMAT = 2
 """Raised with any change of what is written for the same inputs."""
 
 SERIES = "series.f32"
@@ -54,7 +54,7 @@ class _Packer:
         self.masked: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self.scans: list[dict[str, Any]] = []
         self.n_volumes = 0
-        self.band_passed: list[str] = []
+        self.band_passed = 0
         self.dropped: dict[str, None] = {}
 
     def add(
@@ -68,7 +68,7 @@ class _Packer:
         self.masked |= masked
         self.dropped.update(dict.fromkeys(loaded.dropped))
         if loaded.lag1 > BAND_PASSED:
-            self.band_passed.append(item.label)
+            self.band_passed += 1
         self.scans.append(
             {
                 "subject": item.subject,
@@ -219,8 +219,7 @@ def _notes(packer: _Packer, regions: Sequence[str]) -> list[str]:
     if packer.band_passed:
         notes.append(
             f"WARNING: the lag-1 autocorrelation exceeds {BAND_PASSED} in "
-            f"{len(packer.band_passed)} of {len(packer.scans)} scans, first in "
-            f"{packer.band_passed[0]}. Such data were band-passed, and any linear filter "
-            "«forecasts» them: scores mean little."
+            f"{packer.band_passed} of {len(packer.scans)} scans. Such data were band-passed, and "
+            "any linear filter «forecasts» them: scores mean little."
         )
     return notes

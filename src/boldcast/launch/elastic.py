@@ -54,11 +54,13 @@ def run(
     Raises
     ------
     RankLost
-        The last loss, if the run made no progress through ``MAX_IN_VAIN`` restarts.
+        The last loss, if the run made no progress through ``MAX_IN_VAIN`` restarts, or if an
+        internal error came a second time: with fewer ranks it comes again.
     StoppedOnRequest
         If a rank was lost while the run was being stopped.
     """
     size, restarts = max(sizes), 0
+    bugs: set[str] = set()
     while True:
         before = newest_step()
         try:
@@ -69,10 +71,14 @@ def run(
             restarts = 0 if after > before else restarts
             if stop.requested:
                 raise StoppedOnRequest(f"Stopped on request; a rank was lost. {AGAIN}") from lost
-            if restarts == MAX_IN_VAIN:
+            if restarts == MAX_IN_VAIN or lost.bug in bugs:
                 raise
+            bugs |= {lost.bug} if lost.bug is not None else set()
             restarts += 1
-            cause = str(lost).partition("\n")[0].removesuffix(AGAIN).strip()
             size = fewer(sizes, size, lost.n_lost)
-            ranks = f"{size} rank{'s' if size > 1 else ''}"
-            say(f"{cause} Restarting on {ranks} from step {after}.")
+            say(_in_a_line(lost, size, after))
+
+
+def _in_a_line(lost: RankLost, size: int, step: int) -> str:
+    cause = str(lost).partition("\n")[0].removesuffix(AGAIN).strip()
+    return f"{cause} Restarting on {size} rank{'s' if size > 1 else ''} from step {step}."

@@ -26,7 +26,7 @@ SAVE_TIME_S = 300
 _PR_SET_PDEATHSIG = 1
 
 
-def command(nproc: int, program: Sequence[str]) -> list[str]:
+def command(nproc: int, program: Sequence[str], logs: Path) -> list[str]:
     """Return the torchrun command that starts ``program`` on ``nproc`` ranks.
 
     Parameters
@@ -35,6 +35,9 @@ def command(nproc: int, program: Sequence[str]) -> list[str]:
         Ranks.
     program : sequence of str
         A script and its arguments, or what ``module`` returns.
+    logs : Path
+        Where torchrun makes its folders, which it would leave in the system's temporary one; what
+        the ranks print is not redirected there.
     """
     return [
         sys.executable,
@@ -45,6 +48,7 @@ def command(nproc: int, program: Sequence[str]) -> list[str]:
         f"--nproc-per-node={nproc}",
         "--local-addr=127.0.0.1",
         f"--shutdown-timeout={SAVE_TIME_S}",
+        f"--log-dir={logs}",
         *program,
     ]
 
@@ -90,7 +94,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="boldcast-") as folder:
         (Path(folder) / outcome.LAUNCHER).write_text(str(os.getpid()))
         process = subprocess.Popen(
-            command(nproc, program),
+            command(nproc, program, Path(folder) / "torchrun"),
             env={**env, outcome.VARIABLE: folder},
             start_new_session=True,
             preexec_fn=die_with_parent if stop is None else _hold_back_and_die_with_parent,
@@ -104,11 +108,15 @@ def run(
             if process.poll() is None:
                 supervisor.kill()
                 process.wait()
-    for rank, stack in supervisor.stacks.items():
-        if run_dir is not None:
-            outcome.keep(run_dir, rank, f"Ended by the launching process. {stack or 'No stack.'}")
+    if run_dir is not None:
+        _keep_stacks(supervisor, run_dir)
     if cause is not None:
         raise cause
+
+
+def _keep_stacks(supervisor: Supervisor, run_dir: Path) -> None:
+    for rank, stack in supervisor.stacks.items():
+        outcome.keep(run_dir, rank, f"Ended by the launching process. {stack or 'No stack.'}")
 
 
 def die_with_parent() -> None:

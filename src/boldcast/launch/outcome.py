@@ -37,6 +37,14 @@ _LOST_CONTACT = re.compile(
     re.IGNORECASE,
 )
 
+_NOT_TO_BE_HAD = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+
 
 @dataclass(frozen=True)
 class Note:
@@ -74,10 +82,13 @@ class RankLost(BoldcastError):
     ----------
     n_lost : int
         How many ranks the machine has fewer, as far as is known.
+    bug : str or None
+        What the internal error said for which the rank ended; None if it was killed or hung.
     """
 
-    def __init__(self, message: str, n_lost: int = 1) -> None:
+    def __init__(self, message: str, n_lost: int = 1, bug: str | None = None) -> None:
         self.n_lost = max(1, n_lost)
+        self.bug = bug
         super().__init__(message)
 
 
@@ -94,10 +105,21 @@ def lost_contact(error: BaseException) -> bool:
 
 
 def in_words(error: Exception) -> Exception:
-    """Return ``error``, or what to say in place of what torch says of a rank that is gone."""
-    if not lost_contact(error) or isinstance(error, LostContact):
+    """Return ``error``, or what to say in its place.
+
+    That is so for what torch says of a rank that is gone, and for a file or folder that cannot be
+    had, which is a user's matter.
+    """
+    told: BoldcastError
+    if isinstance(error, _NOT_TO_BE_HAD) and error.filename is not None:
+        told = BoldcastError(
+            f"{error.filename} cannot be used: {error.strerror}. Correct the path, or the "
+            "permissions of its folder."
+        )
+    elif lost_contact(error) and not isinstance(error, LostContact):
+        told = LostContact()
+    else:
         return error
-    told = LostContact()
     told.__cause__ = error
     return told
 
@@ -196,7 +218,7 @@ def as_error(note: Note) -> BoldcastError:
     """Return the error that a rank noted, of the class of its exit code."""
     if note.code == BoldcastError.exit_code:
         if note.details:
-            return RankLost(f"{note.message} (rank {note.rank})\n{note.details}")
+            return RankLost(f"{note.message} (rank {note.rank})\n{note.details}", bug=note.message)
         return (RankLost if note.lost_contact else BoldcastError)(note.message)
     kinds = {kind.exit_code: kind for kind in BoldcastError.__subclasses__()}
     if note.code == UsageRefused.exit_code:

@@ -72,12 +72,3 @@ def everyones(world: World, value: T) -> list[T]:
     values: list[T | None] = [None] * world.world_size
     dist.all_gather_object(values, value)
     return values  # type: ignore[return-value]
-
-
-def same_everywhere(world: World, number: int, device: torch.device) -> bool:
-    """Tell whether every rank holds the same ``number`` (below 2**62 in size)."""
-    if world.world_size == 1:
-        return True
-    extremes = torch.tensor([number, -number], dtype=torch.int64, device=device)
-    dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
-    return extremes[0].item() == number and -extremes[1].item() == number

@@ -5,6 +5,12 @@ levels ``deterministic`` and ``fast`` torch's reduce-scatter adds the gradients.
 place is taken by an exchange that only moves data: each rank collects its slice of every node of
 the tree (``tree``) and adds them in canonical order, so the bits are those of one process.
 
+That order costs memory. Weights between steps and the optimizer's moments are shared out at every
+level, but at ``exact`` a rank holds whole gradients: of all nodes of its own micro-batches until
+the last backward has sent them (up to about 2 log2 of their number), and of the sum, float32, while
+the norm for clipping is taken. Where shares are uneven it holds all weights for the whole step. A
+model whose gradients do not fit beside its activations needs one of the other levels.
+
 Example
 -------
 ::
@@ -215,8 +221,11 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def whole_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with slices put together; every rank must call this."""
-    return {name: _whole(tensor) for name, tensor in tensors.items()}
+    """Return the tensors on the CPU with slices put together; every rank must call this.
+
+    The device holds one whole tensor at a time.
+    """
+    return {name: _whole(tensor).cpu() for name, tensor in tensors.items()}
 
 
 def _whole(tensor: Tensor) -> Tensor:

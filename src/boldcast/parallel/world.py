@@ -76,11 +76,6 @@ class World:
         """Whether this process writes files and prints."""
         return self.rank == 0
 
-    @property
-    def nnodes(self) -> int:
-        """How many nodes there are, taking every node to be as full as this one."""
-        return -(-self.world_size // self.local_world_size)
-
     def share(self, n: int) -> range:
         """Return this rank's contiguous part of ``range(n)``; parts differ by at most one."""
         return share(n, self.world_size, self.rank)
@@ -115,6 +110,9 @@ class World:
     ) -> Iterator[None]:
         """Join the ranks for the body's time; with one rank and no torchrun, do nothing.
 
+        The group is left as it is if the body raises: to take it apart, NCCL may wait for ranks
+        that are gone, and the rank could not say why it ends. It has to leave by ``os._exit``.
+
         Parameters
         ----------
         device : torch.device
@@ -133,10 +131,8 @@ class World:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         join(self.rank, self.world_size, device, timeout_s, preflight_timeout_s)
-        try:
-            yield
-        finally:
-            dist.destroy_process_group()
+        yield
+        dist.destroy_process_group()
 
 
 def share(n: int, parts: int, part: int) -> range:
@@ -145,5 +141,9 @@ def share(n: int, parts: int, part: int) -> range:
 
 
 def is_rank_zero() -> bool:
-    """Tell whether this process is rank 0 of the process group, or alone."""
+    """Tell whether this process is rank 0 of the process group, or alone.
+
+    For code that has no ``World`` at hand, such as a user's own; before the ranks have joined,
+    every process counts as alone.
+    """
     return not dist.is_initialized() or dist.get_rank() == 0

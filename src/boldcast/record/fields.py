@@ -84,9 +84,9 @@ schema! | this schema | Name and version of this form.
 id! | SHA-256 | SHA-256 of the canonical JSON of everything but `id`.
 rerun_of! | SHA-256 or null | `id` of the record that this run repeats.
 [requested]
-argv! | list of text | Command line as received; secrets, home folder and user name replaced.
-config! | object | Resolved configuration, every setting.
-config_digest! | SHA-256 | SHA-256 of the configuration's canonical JSON with floats as hex.
+argv! | list of text | Command line; secrets, absolute paths, user name and subjects replaced.
+config! | object | Resolved configuration, every setting; subjects and absolute paths replaced.
+config_digest! | SHA-256 | SHA-256 of the true configuration's canonical JSON, floats as hex.
 [code]
 origin | text | `git`, `image`, `vcs install` or `wheel`.
 version | text | Version of boldcast.
@@ -114,8 +114,8 @@ dtype | text | Autocast type of the forward pass.
 flags | object | Switches of torch that change bits, as found in effect.
 environment | object | Allow-listed variables, each `unset`, `empty` or `set` with its value.
 kernels | object or text | Back end of the scan and of the convolution.
-autotune | object or null | Triton configurations in use.
-nccl | object or null | Effective NCCL choices; null where NCCL is not used.
+autotune | object or null | How Triton's configurations are chosen; null without a GPU.
+nccl | object or null | Version and environment of NCCL; null where NCCL is not used.
 [parallel]
 strategy | text | How ranks work together.
 world_size | integer | Number of ranks.
@@ -140,6 +140,11 @@ optimizer | text | Digest of the final optimizer state.
 scores | object | Held-out scores and baselines.
 first_cause | text or null | Why it failed or stopped.
 """
+
+_ATTEMPT = (
+    "`first_step`, `last_step`, `world_size`, `strategy`, `end`, and `resumed_from`: the "
+    "`world_size` and `strategy` before, and whether the level promises the `same_bits`"
+)
 
 FIELDS: tuple[Field, ...] = tuple(_rows())
 BLOCKS: tuple[str, ...] = tuple(dict.fromkeys(field.block for field in FIELDS if field.block))
@@ -233,7 +238,7 @@ def json_schema() -> dict[str, Any]:
         }
     top["attempts"] = {
         **KINDS["list of objects"],
-        "description": "Per start of the run: first and last step, world size, how it ended.",
+        "description": f"Per start of the run: {_ATTEMPT}.",
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -259,5 +264,5 @@ def table() -> str:
     for field in FIELDS:
         kinds = " or ".join(field.kinds) + ("" if field.required else " or error")
         rows.append(f"| `{field.path}` | {kinds} | {field.doc} |")
-    rows.append("| `attempts` | list of objects | Per start: steps, world size, how it ended. |")
+    rows.append(f"| `attempts` | list of objects | Per start: {_ATTEMPT}. |")
     return "\n".join(rows) + "\n"

@@ -69,7 +69,10 @@ def seal(
         ``status`` and, as known, ``steps``, ``weights``, ``optimizer``, ``scores``,
         ``first_cause``. ``digests`` and ``trace`` are computed here and replace given ones.
     attempts : sequence of mapping
-        Per start of the run, without times: ``first_step``, ``last_step``, ``world_size``, ``end``.
+        Per start of the run, without times: ``first_step``, ``last_step``, ``world_size``,
+        ``strategy``, ``end``, and ``resumed_from``: ``world_size`` and ``strategy`` of whoever
+        wrote the checkpoint continued from and whether the level promises the ``same_bits``; null
+        where the attempt began at the first step.
 
     Returns
     -------
@@ -101,8 +104,9 @@ def build(
     blocks : mapping
         ``requested``, ``code``, ``image``, ``data``, ``seeds``, ``numerics``, ``parallel``,
         ``hardware``, ``software`` as dictionaries, and optionally ``rerun_of``. A field not given
-        becomes an error saying so; argv and the first cause are redacted here; numbers that
-        JSON cannot hold become an error (not finite) or text (over 53 bits).
+        becomes an error saying so; argv and the first cause are redacted here, but for subjects
+        (see `boldcast.record.requested`); numbers that JSON cannot hold become an error (not
+        finite) or text (over 53 bits).
     results, attempts
         See `seal`.
 

@@ -4,11 +4,12 @@ What is done, and what it is worth:
 
 * Secrets: values that belong to a name like ``token`` or ``password``, or that look like a known
   token, are replaced. A secret under an innocent name is not recognized.
-* Paths: the home folder becomes ``~`` and a folder named like the user ``<user>`` in argv; in
-  environment values, captured output and labels an absolute path keeps its last part alone.
+* Paths: an absolute path keeps its last part alone, everywhere; the home folder itself becomes
+  ``~``, and a folder named like the user ``<user>``.
 * Subjects: stored as a hash salted with a digest of the data's own bytes. The salt is not stored
-  and cannot be derived from the record, so a record alone does not let a list of likely identifiers
-  be tried. Whoever holds the data can compute the salt, and for public data that is everybody.
+  and cannot be derived from the record. Whoever holds the data can compute the salt, and for public
+  data that is everybody. Digests of what names subjects, such as that of a configuration with
+  ``data.held_out``, are not salted: who knows the rest of it can try likely names against them.
 * GPU identifiers: hashed with a fixed prefix, so that two records can be told to come from the same
   board. They are too random to be guessed; someone who can read the board can confirm it.
 
@@ -59,6 +60,19 @@ def hide_paths(text: str) -> str:
     return _ABSOLUTE.sub(lambda match: f"<path>/{match[1]}" if match[1] else "<path>", text)
 
 
+def hide_place(text: str, home: str | None = None, user: str | None = None) -> str:
+    """Reduce a text that as a whole is an absolute path, spaces included, to its last part."""
+    home = os.path.expanduser("~") if home is None else home
+    user = _user_name() if user is None else user
+    path = text.rstrip("/")
+    if path and path == home.rstrip("/"):
+        return "~"
+    if not text.startswith("/"):
+        return text
+    last = path.rpartition("/")[2]
+    return f"<path>/{'<user>' if last == user else last}" if last else "<path>"
+
+
 def hide_gpu_ids(text: str) -> str:
     """Replace GPU and MIG identifiers by their hash."""
     return _GPU_UUID.sub(lambda match: hashed_gpu(match[0]), text)
@@ -70,7 +84,7 @@ def hidden(text: str) -> str:
 
 
 def redact_argv(argv: Sequence[str], home: str | None = None, user: str | None = None) -> list[str]:
-    """Return argv as received, without secrets, home folder and user name.
+    """Return argv as received, without secrets, absolute paths and user name.
 
     Parameters
     ----------
@@ -91,7 +105,7 @@ def redact_argv(argv: Sequence[str], home: str | None = None, user: str | None =
         elif is_flag and equals and is_secret_name(flag):
             text = f"{flag}={REDACTED}"
         secret_next = is_flag and not equals and is_secret_name(flag)
-        text = os.path.basename(text) if index == 0 else _hide_person(text, home, user)
+        text = os.path.basename(text) if index == 0 else _hide_places(text, home, user)
         kept.append(hide_secrets(text).encode("utf-8", "backslashreplace").decode())
     return kept
 
@@ -118,12 +132,10 @@ def hashed_gpu(uuid: str) -> str:
     return sha256_bytes(f"boldcast/gpu/1\n{uuid}".encode())[:16]
 
 
-def _hide_person(text: str, home: str, user: str) -> str:
-    if len(home) > 1:
-        text = re.sub(rf"(?<![\w.~/-]){re.escape(home.rstrip('/'))}(?=/|$)", "~", text)
-    if user:
-        text = re.sub(rf"(?<=/){re.escape(user)}(?=/|$)", "<user>", text)
-    return text
+def _hide_places(text: str, home: str, user: str) -> str:
+    flag, equals, value = text.partition("=") if text.startswith("-") else ("", "", text)
+    text = hide_paths(f"{flag}{equals}{hide_place(value, home, user)}")
+    return re.sub(rf"(?<=/){re.escape(user)}(?=/|$)", "<user>", text) if user else text
 
 
 def _user_name() -> str:

@@ -138,6 +138,15 @@ def environment(env: Mapping[str, str] | None = None) -> dict[str, Any]:
     return {name: _state(env.get(name)) for name in kept}
 
 
+def set_variables(prefix: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables under ``prefix`` that are set, as `environment` would hold them."""
+    return {
+        name: state.get("value", "")
+        for name, state in environment(env).items()
+        if name.startswith(prefix) and state["state"] != "unset"
+    }
+
+
 def image(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> dict[str, Any]:
     """Return the identity of the container image, as far as it can be known from inside.
 

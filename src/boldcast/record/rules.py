@@ -101,7 +101,7 @@ _ENV = r"numerics\.environment\."
 _NODE = r"hardware\.nodes\.\*\."
 _GPU = _NODE + r"gpu\.devices\.\*\."
 _PACKAGE = r"software\.packages\."
-_NCCL = rf"numerics\.nccl(\..*)?|{_ENV}(TORCH_)?NCCL_.*|{_PACKAGE}nvidia-nccl.*"
+_NCCL = rf"numerics\.nccl(\..*)?|{_ENV}(TORCH_)?NCCL_(?!BLOCKING).*|{_PACKAGE}nvidia-nccl.*"
 _CARRIES = rf"{_NCCL}|{_NODE}gpu\.matrix|{_CONFIG}parallel\.(bucket_cap_mb|static_graph)"
 _RANKS = r"parallel\.(world_size|strategy|grad_accum_steps(\..*)?)"
 _STRATEGY = rf"{_CONFIG}parallel\.strategy"
@@ -114,8 +114,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "does not train",
-        rf"{_CONFIG}(name|log\..*|validation\..*|train\.(checkpoint_every|keep_checkpoints"
-        r"|async_checkpoint|log_every)|data\.val_stride|parallel\.timeout_s)", 0,
+        rf"{_CONFIG}(name|log\..*|validation\..*|train\.(checkpoint_every|keep_checkpoints|"
+        r"time_budget_s|async_checkpoint|log_every)|data\.val_stride|parallel\.(.*_s|drift_.*))", 0,
         "This setting decides what is watched and kept, not what is trained.",
     ),
     Rule(
@@ -235,7 +235,7 @@ RULES: tuple[Rule, ...] = (
         "Another processor architecture runs other kernels.",
     ),
     Rule(
-        "NVLS", rf"{_ENV}NCCL_NVLS_ENABLE|numerics\.nccl\..*nvls.*", 72,
+        "NVLS", rf"{_ENV}NCCL_NVLS_ENABLE|numerics\.nccl\..*(nvls|NVLS).*", 72,
         "With NVLS the switch does the sum, in an order that may change from call to call.",
     ),
     Rule(
@@ -287,7 +287,7 @@ RULES: tuple[Rule, ...] = (
         "where things lie",
         _ENV + r"(TRITON_CACHE_DIR|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING"
         r"|GLOO_SOCKET_IFNAME|OMP_WAIT_POLICY|PYTHONNOUSERSITE|PYTHONHASHSEED"
-        r"|PYTORCH_CUDA_ALLOC_CONF|KMP_DUPLICATE_LIB_OK)(\..*)?", 0,
+        r"|PYTORCH_CUDA_ALLOC_CONF|KMP_DUPLICATE_LIB_OK|TORCH_NCCL_BLOCKING_WAIT)(\..*)?", 0,
         "Where things lie, which board is first and how threads wait is not part of any sum.",
     ),
     Rule("environment", rf"{_ENV}.*", 40, "A variable that one of the libraries reads."),

@@ -1,7 +1,7 @@
 """What no record may say: times, hosts, users, secrets, places on a machine.
 
 Each function yields the places in a manifest that say such a thing. What a user named, settings and
-artifacts, is theirs and recorded as it stands.
+artifacts, is theirs and recorded as it stands, but for absolute paths and subjects.
 
 Example
 -------
@@ -24,7 +24,7 @@ _TIME = re.compile(r"\b(?:19|20)\d\d-[01]\d-[0-3]\d[T ][0-2]\d:[0-5]\d")
 _TIME_NAME = re.compile(r"(?:^|_)(?:time|date|created|started|ended|timestamp)(?:$|_at$)")
 _HOST_NAME = re.compile(r"(?:^|_)(?:host|hostname|user|username|node_name)$", re.IGNORECASE)
 _NO_RULES = ("requested.config.", "results.digests.")
-"""What a user named: settings and files are theirs, and are recorded as they stand."""
+"""What a user named: settings and files are theirs; of settings only places are looked at."""
 
 
 def times(manifest: dict[str, Any]) -> Iterator[str]:
@@ -53,10 +53,13 @@ def secrets(manifest: dict[str, Any]) -> Iterator[str]:
 def paths(manifest: dict[str, Any]) -> Iterator[str]:
     """Yield what points into a machine."""
     for path, _, value in _leaves(manifest):
-        if path.startswith("requested.argv"):
-            continue  # as received, without the home folder; the sealing hides that
         if isinstance(value, str) and len(value) <= MAX_TEXT and hide_paths(value) != value:
             yield short(path)
+    for section in ("data", "model"):
+        block = manifest["requested"]["config"].get(section)
+        for name, value in block.items() if isinstance(block, dict) else ():
+            if isinstance(value, str) and value.startswith("/"):
+                yield short(f"requested.config.{section}.{name}")
 
 
 def boards(manifest: dict[str, Any]) -> Iterator[str]:

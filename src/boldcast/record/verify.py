@@ -23,6 +23,7 @@ from boldcast.files import PART, sha256_file
 from boldcast.record import strict
 from boldcast.record.artifacts import CHECKPOINT_DIGESTS, artifact_paths, foreign_paths, inside
 from boldcast.record.manifest import TRACE, config_digest, load, manifest_id
+from boldcast.record.requested import same_setting, stands_for_more
 from boldcast.record.trace import GENESIS, each_line
 
 MAX_CONFIG_BYTES = 2**20
@@ -78,9 +79,6 @@ def verify(path: Path, data: Path | None = None) -> list[Finding]:
 
 def _own(manifest: dict[str, Any]) -> Iterator[Finding]:
     yield _same("manifest id", manifest["id"], manifest_id(manifest))
-    requested = manifest["requested"]
-    computed = config_digest(requested["config"])
-    yield _same("config digest", requested["config_digest"], computed)
     status = manifest["results"]["status"]
     still = "open: running or killed, so its artifacts were never sealed"
     yield Finding("status", True, still if status == "open" else status)
@@ -119,7 +117,14 @@ def _artifacts(manifest: dict[str, Any], folder: Path, whole: bool) -> Iterator[
 
 
 def _config(manifest: dict[str, Any], folder: Path) -> Iterator[Finding]:
+    requested = manifest["requested"]
     file = _beside(folder, "config.toml")
+    replaced = stands_for_more(requested["config"])
+    if not replaced:
+        computed = config_digest(requested["config"])
+        yield _same("config digest", requested["config_digest"], computed)
+    elif file is None:
+        yield Finding("config digest", True, "not checked: its config.toml is not beside it")
     if file is None:
         return
     if file.stat().st_size > MAX_CONFIG_BYTES:
@@ -134,8 +139,11 @@ def _config(manifest: dict[str, Any], folder: Path) -> Iterator[Finding]:
     parted = [
         name
         for name in sorted({*written_flat, *recorded})
-        if repr(written_flat.get(name)) != repr(recorded.get(name))
+        if not same_setting(name, written_flat.get(name), recorded.get(name))
     ]
+    if replaced:
+        whole = _with_unset(written, requested["config"])
+        yield _same("config digest", requested["config_digest"], config_digest(whole))
     detail = f"config.toml and the manifest differ in {', '.join(parted[:5])}"
     yield Finding("config", not parted, detail if parted else f"{len(written_flat)} settings")
 
@@ -155,6 +163,17 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         elif value is not None:
             leaves[f"{prefix}{key}"] = value
     return leaves
+
+
+def _with_unset(written: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``config.toml`` holds with the nulls of the record, which TOML cannot hold."""
+    unset = {name: None for name, value in recorded.items() if value is None}
+    return unset | {
+        name: _with_unset(value, recorded.get(name, {}))
+        if isinstance(value, dict) and isinstance(recorded.get(name), dict)
+        else value
+        for name, value in written.items()
+    }
 
 
 def _trace(manifest: dict[str, Any], folder: Path) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Save the state of a run whole or not at all, and find the newest state that is whole.
+"""Save the state of a run whole or not at all, and load it (``kept`` finds the newest).
 
 A checkpoint is the folder ``checkpoints/step_00000500`` with the tensors in ``*.safetensors``
 (``shards``), ``state.json`` and ``digests.json``, the digest of each of the others. It holds
@@ -18,11 +18,11 @@ Example
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from boldcast.errors import BoldcastError
 from boldcast.files import PART, canonical_json, sha256_file, whole_folder, write_bytes
 from boldcast.parallel.world import World
+from boldcast.train.kept import DIGESTS, place_of, prune, set_aside
 from boldcast.train.shards import ShardWriter, planner
-
-FOLDER = "checkpoints"
-DIGESTS = "digests.json"
 
 
 class Checkpoints:
@@ -67,6 +65,8 @@ class Checkpoints:
         JSON values that are recorded for the reader and never used, such as the strategy.
     background : bool
         Write while training goes on; else ``save`` returns when the checkpoint stands.
+    timeout_s : float
+        Seconds that a rank waits for the others' part of a save.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Checkpoints:
         keep: int,
         written_by: Mapping[str, Any],
         background: bool = True,
+        timeout_s: float = 600.0,
     ) -> None:
         self._run_dir = run_dir
         self._model = model
@@ -90,7 +91,8 @@ class Checkpoints:
         if self._alone:  # torch warns of what is meant here; a thread cannot filter for itself
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         # a group of its own: the thread's messages must not mix with those of training
-        self._group = None if self._alone else dist.new_group(backend="gloo")
+        patience = timedelta(seconds=timeout_s)
+        self._group = None if self._alone else dist.new_group(timeout=patience, backend="gloo")
         self._stager = DefaultStager(StagingOptions(False, False, False, False))
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._under_way: Future[None] | None = None
@@ -172,22 +174,21 @@ class Checkpoints:
         return state
 
     def _write(self, step: int, tensors: dict[str, Any], text: bytes, best: int | None) -> None:
-        path = self._run_dir / FOLDER / f"step_{step:08d}"
+        path = place_of(self._run_dir, step)
         part = path.with_name(path.name + PART)
         try:
             with ExitStack() as folder:  # rank 0's: nothing is left of it if any rank fails
 
                 def begin() -> None:
-                    if path.exists():  # left by a run that was resumed from before it
-                        _remove(path)
                     folder.enter_context(whole_folder(path))
 
                 def publish() -> None:
                     write_bytes(part / "state.json", text)
                     digests = {file.name: sha256_file(file) for file in sorted(part.iterdir())}
                     write_bytes(part / DIGESTS, canonical_json(digests))
-                    folder.pop_all().close()
-                    prune(self._run_dir, self._keep, best)
+                    with set_aside(path):  # one is there after a resume from before it
+                        folder.pop_all().close()
+                    prune(self._run_dir, step, self._keep, best)
 
                 save(
                     tensors,
@@ -211,49 +212,6 @@ def state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     return _flat(*get_state_dict(model, optimizer))
 
 
-def newest(run_dir: Path, report: Callable[[str], None]) -> Path | None:
-    """Return the newest checkpoint whose every digest holds, or None.
-
-    Damaged ones are reported and passed over; part-written ones are removed.
-    """
-    folder = run_dir / FOLDER
-    if not folder.is_dir():
-        return None
-    for part in folder.glob(f"*{PART}"):
-        shutil.rmtree(part) if part.is_dir() else part.unlink()
-    for path in sorted(folder.glob("step_*"), reverse=True):
-        damage = find_damage(path)
-        if damage is None:
-            return path
-        report(f"Checkpoint {path.name} is damaged ({damage}); it is passed over.")
-    return None
-
-
-def find_damage(path: Path) -> str | None:
-    """Say what is wrong with a checkpoint folder, or return None if its digests all hold."""
-    try:
-        digests = orjson.loads((path / DIGESTS).read_bytes())
-        present = {file.name for file in path.iterdir()} - {DIGESTS}
-        if parted := sorted(present ^ set(digests)):
-            return f"{parted[0]} is {'not recorded' if parted[0] in present else 'missing'}"
-        if not {"state.json"} < present:
-            return "it holds no state"
-        for name, digest in digests.items():
-            if sha256_file(path / name) != digest:
-                return f"{name} does not have its recorded digest"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def prune(run_dir: Path, keep: int, best_step: int | None) -> None:
-    """Remove all but the ``keep`` newest checkpoints and the best one."""
-    paths = sorted(p for p in (run_dir / FOLDER).glob("step_*") if not p.name.endswith(PART))
-    for path in paths[:-keep]:
-        if path.name != f"step_{best_step or 0:08d}":
-            _remove(path)
-
-
 def _flat(weights: Mapping[str, Any], moments: Mapping[str, Any]) -> dict[str, Any]:
     return {**weights} | {
         f"{name}/{quantity}": value
@@ -273,10 +231,3 @@ def _cause(error: BaseException) -> str:
     elif isinstance(cause, SafetensorError):  # "Error while serializing: I/O error: ..."
         words = words.rpartition("I/O error: ")[2]
     return words if not dist.is_initialized() else f"{words} (rank {rank})"
-
-
-def _remove(path: Path) -> None:
-    part = path.with_name(path.name + PART)
-    shutil.rmtree(part, ignore_errors=True)
-    path.rename(part)  # a kill in the middle must not leave half of it under its final name
-    shutil.rmtree(part)

@@ -6,6 +6,7 @@ it goes to stderr: stdout belongs to results.
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from rich.progress import (
 )
 
 from boldcast.config.schema import LogConfig
+from boldcast.files import write_bytes
 
 
 class RunLog:
@@ -136,15 +138,22 @@ def _tensorboard(run_dir: Path, step: int) -> Any:
 def _wandb(config: LogConfig, run_dir: Path, name: str) -> Any:
     import wandb
 
-    # the identity is the folder's, so that every restart goes on in the same W&B run
     return wandb.init(
         project=config.wandb_project,
         name=name,
-        id=run_dir.resolve().name,
+        id=_wandb_id(run_dir),
         resume="allow",
         dir=str(run_dir),
         mode=config.wandb_mode,
     )
+
+
+def _wandb_id(run_dir: Path) -> str:
+    """Return the folder's own random identity: every restart goes on in the same W&B run."""
+    path = run_dir / ".wandb_id"
+    if not path.exists():
+        write_bytes(path, secrets.token_hex(8).encode())
+    return path.read_text()
 
 
 def _left(seconds: float) -> str:

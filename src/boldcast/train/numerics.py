@@ -8,7 +8,8 @@ and whoever starts ranks by hand is told what to export.
 On the CPU a matrix product may round differently for another number of threads and for another
 instruction set. The number of threads is part of the configuration, so it is pinned, and MKL's own
 reproducible mode (``MKL_CBWR``) is not needed; it costs speed and is left to the user. Whatever
-chooses the instruction set must be the same on all ranks.
+chooses the instruction set must be the same on all ranks, and on GPUs so must the model of the
+board and the libraries that hold or compile the kernels.
 
 Example
 -------
@@ -19,7 +20,9 @@ Example
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -39,6 +42,10 @@ _CHOOSE_INSTRUCTIONS = (
     "MKL_ENABLE_INSTRUCTIONS",
     "ONEDNN_MAX_CPU_ISA",
 )
+_FORCE_TF32 = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+_CONV_DETERMINISTIC = (1, 6)
+"""First causal-conv1d that has a deterministic backward pass."""
+
 _KERNELS = {
     "MAMBA_DETERMINISTIC": ("1",),
     "CAUSAL_CONV1D_DETERMINISTIC": ("1",),
@@ -68,8 +75,14 @@ class Found:
     tf32: bool = False
     """Whether cuBLAS or cuDNN may round inputs to TF32."""
 
+    world_size: int = 1
+    """Ranks of the run."""
 
-def found(device: torch.device, env: Mapping[str, str] = os.environ) -> Found:
+    causal_conv1d: str | None = None
+    """Version of the compiled convolution; None where torch's own sums take its place."""
+
+
+def found(device: torch.device, env: Mapping[str, str] = os.environ, world_size: int = 1) -> Found:
     """Look at this process."""
     return Found(
         device=device.type,
@@ -78,7 +91,16 @@ def found(device: torch.device, env: Mapping[str, str] = os.environ) -> Found:
         deterministic=torch.get_deterministic_debug_mode() == 2,
         cudnn_benchmark=torch.backends.cudnn.benchmark,
         tf32=torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
+        world_size=world_size,
+        causal_conv1d=_version("causal-conv1d"),
     )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def problems(config: NumericsConfig, found: Found) -> list[str]:
@@ -115,6 +137,16 @@ def _kernels(config: NumericsConfig, found: Found) -> Iterator[str]:
     for name, allowed in _KERNELS.items():
         if found.env.get(name) not in allowed:
             yield _export(config, found, name, allowed)
+    # at `exact` the ranks add up by themselves, in an order of their own
+    in_switch = config.level == "deterministic" and found.world_size > 1
+    if in_switch and found.env.get("NCCL_NVLS_ENABLE") != "0":
+        yield _export(config, found, "NCCL_NVLS_ENABLE", ("0",))
+    if found.causal_conv1d and _numbers(found.causal_conv1d) < _CONV_DETERMINISTIC:
+        yield (
+            f"`causal-conv1d` must be at least 1.6 at the level `{config.level}`, but is "
+            f"{found.causal_conv1d}, which has no deterministic backward pass. Upgrade it, or "
+            "uninstall it: torch's own sums take its place."
+        )
     if found.env.get("TRITON_CACHE_AUTOTUNING") == "1":
         yield (
             "`TRITON_CACHE_AUTOTUNING` must not be 1: Mamba-2's kernels cannot be kept in that "
@@ -127,6 +159,10 @@ def _kernels(config: NumericsConfig, found: Found) -> Iterator[str]:
         )
 
 
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"[0-9]+", version)[:2])
+
+
 def _rounding(config: NumericsConfig, found: Found) -> Iterator[str]:
     if config.allow_tf32:
         return
@@ -137,6 +173,12 @@ def _rounding(config: NumericsConfig, found: Found) -> Iterator[str]:
             "`torch.backends.cuda.matmul.allow_tf32` and `cudnn.allow_tf32` must be False, but one "
             "is True. Leave them off, or set `numerics.allow_tf32`."
         )
+    for name in _FORCE_TF32:
+        if found.env.get(name) == "1":
+            yield (
+                f"`{name}` must not be 1 at the level `{config.level}`: it rounds the inputs of "
+                "matrix products to TF32. Unset it, or set `numerics.allow_tf32`."
+            )
 
 
 def _export(config: NumericsConfig, found: Found, name: str, allowed: tuple[str, ...]) -> str:
@@ -159,15 +201,28 @@ def chosen_instructions(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {**named, "instruction set in use": torch.backends.cpu.get_cpu_capability()}
 
 
+def chosen_kernels(device: torch.device) -> dict[str, str]:
+    """Return what decides which kernels run on this process's GPU; nothing on the CPU."""
+    if device.type != "cuda":
+        return {}
+    major, minor = torch.cuda.get_device_capability(device)
+    libraries = ("torch", "triton", "mamba-ssm", "causal-conv1d")
+    return {
+        "GPU": torch.cuda.get_device_name(device),
+        "compute capability": f"{major}.{minor}",
+        **{name: _version(name) or "not installed" for name in libraries},
+    }
+
+
 def parted(everyone: list[dict[str, str]]) -> list[str]:
     """Return a sentence for every value that is not the same on all ranks."""
     return [
-        f"`{name}` must be the same on all ranks, but is {value!r} on rank {rank} and "
-        f"{everyone[0][name]!r} on rank 0. Export one value on all machines, or use machines of "
-        "one kind."
+        f"`{name}` must be the same on all ranks, but is {theirs.get(name, 'absent')!r} on rank "
+        f"{rank} and {everyone[0].get(name, 'absent')!r} on rank 0. Export one value on all "
+        "machines, or use machines and environments of one kind."
         for rank, theirs in enumerate(everyone)
-        for name, value in theirs.items()
-        if value != everyone[0][name]
+        for name in {**everyone[0], **theirs}
+        if theirs.get(name) != everyone[0].get(name)
     ]
 
 
@@ -181,16 +236,17 @@ def verify(config: NumericsConfig, model: nn.Module, device: torch.device, world
     """
     if config.level == "fast":
         return
-    mine = problems(config, found(device))
+    mine = problems(config, found(device, world_size=world.world_size))
     if config.level == "exact" and (layers := cross_sample_layers(model)):
         mine.append(
             f"No layer may mix the windows of a batch at the level `exact`, but {layers[0]} "
             f"({type(model.get_submodule(layers[0])).__name__}) does. Use LayerNorm, RMSNorm or "
             "GroupNorm, or set `numerics.level` to deterministic."
         )
-    everyone = everyones(world, (mine, chosen_instructions()))
+    facts = {"device": device.type, **chosen_instructions(), **chosen_kernels(device)}
+    everyone = everyones(world, (mine, facts))
     sentences = [s for theirs, _ in everyone for s in theirs]
-    sentences += parted([instructions for _, instructions in everyone])
+    sentences += parted([theirs for _, theirs in everyone])
     if sentences:
         refusal = UsageRefused(list(dict.fromkeys(sentences)))
         refusal.on_every_rank = True

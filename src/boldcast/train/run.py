@@ -38,8 +38,9 @@ from boldcast.train.loader import MicroBatches, ValidationBatches, Window, end_w
 from boldcast.train.log import RunLog
 from boldcast.train.objective import Objective
 from boldcast.train.seeding import derive, fix_numerics
+from boldcast.train.state import Outcome
 from boldcast.train.stop import StopRequest
-from boldcast.train.trainer import Outcome, Trainer
+from boldcast.train.trainer import Trainer
 
 
 @dataclass(frozen=True)

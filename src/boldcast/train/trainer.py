@@ -21,12 +21,12 @@ With torch's own sampler::
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -40,38 +40,16 @@ from boldcast.parallel.fsdp import gathered, is_sharded, whole_tensors
 from boldcast.parallel.strategy import chosen, unwrap, wrap
 from boldcast.parallel.world import World
 from boldcast.record.trace import TraceWriter
-from boldcast.train.checkpoint import Checkpoints, newest, state_tensors
+from boldcast.train.checkpoint import Checkpoints, state_tensors
+from boldcast.train.kept import newest
 from boldcast.train.loader import Window, refuse_padding, stream
 from boldcast.train.log import RunLog
 from boldcast.train.objective import Objective
 from boldcast.train.optim import build_optimizer
+from boldcast.train.state import Outcome, TrainState, change_in_words, place, promises_same_bits
 from boldcast.train.step import GlobalStep
 from boldcast.train.stop import StopRequest
 from boldcast.train.validate import Interrupted, heldout_errors
-
-
-@dataclass
-class TrainState:
-    """All that a run is, beside its weights and the optimizer's tensors."""
-
-    step: int = 0
-    """Optimizer steps done; the place in the data follows from it."""
-
-    history: dict[str, list[Any]] = field(
-        default_factory=lambda: {"step": [], "val_loss": [], "per_horizon": []}
-    )
-    """Held-out losses so far."""
-
-    best_step: int | None = None
-    """The step with the lowest held-out loss."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How ``fit`` ended."""
-
-    status: Literal["completed", "stopped"]
-    state: TrainState
 
 
 class Trainer:
@@ -97,8 +75,8 @@ class Trainer:
         Once trained to the end: the plain model and the optimizer's tensors ``name/quantity``,
         put together from all ranks.
     resumed_from : dict or None
-        World size and strategy that wrote the checkpoint continued from, and whether the level
-        promises the bits of an undisturbed run (``same_bits``).
+        The ``place`` that wrote the checkpoint continued from (``state.place``), and whether the
+        level promises the bits of an undisturbed run here (``same_bits``).
     """
 
     def __init__(
@@ -118,9 +96,11 @@ class Trainer:
         self.log = log
         self.stop = stop or StopRequest()
         self.state = TrainState()
-        self.place = {"world_size": world.world_size, "strategy": chosen(config.parallel, world)}
+        device = next(model.parameters()).device
+        self.place = place(world, chosen(config.parallel, world), device)
         self.resumed_from: dict[str, Any] | None = None
-        self._plain = model if self.place["strategy"] != "fsdp2" else deepcopy(model)
+        # sharding changes the model itself; its copy waits where memory is not scarce
+        self._plain = model if self.place["strategy"] != "fsdp2" else deepcopy(model).cpu()
         self.model = wrap(model, config.parallel, world)
         self.optimizer = build_optimizer(unwrap(self.model), config.optim)
         self.checkpoints = Checkpoints(
@@ -131,6 +111,7 @@ class Trainer:
             keep=config.train.keep_checkpoints,
             written_by=self.place,
             background=config.train.async_checkpoint,
+            timeout_s=config.parallel.timeout_s,
         )
         self.global_step = GlobalStep(self.model, self.optimizer, config, objective, world)
         self._drift_every = config.parallel.drift_check_every
@@ -145,13 +126,11 @@ class Trainer:
         before = state.pop("written_by")
         self.state = TrainState(**state)
         self.log.say(f"Continuing from {path.name}.")
-        same_bits = self.config.numerics.level == "exact" or before == self.place
+        level = self.config.numerics.level
+        same_bits = promises_same_bits(level, before, self.place)
         self.resumed_from = {**before, "same_bits": same_bits}
         if not same_bits:
-            self.log.say(
-                f"note: {_in_words(before)} wrote it and {_in_words(self.place)} go on: at the "
-                f"level {self.config.numerics.level} the bits may differ from an undisturbed run's."
-            )
+            self.log.say(change_in_words(level, before, self.place))
         return True
 
     def fit(
@@ -183,29 +162,34 @@ class Trainer:
         ValueError
             If the model's horizons are not those of the data.
         """
-        steps = self.config.train.steps
-        check_horizons(self.model, self.objective.horizons)
-        if val_loader is not None:
-            refuse_padding(val_loader)
-        batches = stream(
-            train_loader, sampler, self.state.step, len(self.global_step.gradient.leaves)
-        )
+        batches = self._batches(train_loader, sampler, val_loader)
         with ExitStack() as stack:
             if self.world.is_rank_zero:
                 path = self.run_dir / "trace.jsonl"
                 self._trace = stack.enter_context(TraceWriter.resume(path, self.state.step))
             stack.callback(self.checkpoints.settle, self.log.say)
-            outcome = self._loop(batches, sampler, val_loader, val_every or steps)
+            outcome = self._loop(batches, sampler, val_loader, val_every)
             self.checkpoints.wait()
         if outcome.status == "completed":
             self.whole = self._whole_state()
         return outcome
 
+    def _batches(
+        self, train_loader: Iterable[Window], sampler: Any, val_loader: Iterable[Window] | None
+    ) -> Iterator[Window]:
+        """Refuse what does not fit, and return the micro-batches from the current step on."""
+        check_horizons(self.model, self.objective.horizons)
+        if val_loader is not None:
+            refuse_padding(val_loader)
+        n_own = len(self.global_step.gradient.leaves)
+        return stream(train_loader, sampler, self.state.step, n_own)
+
     def _whole_state(self) -> tuple[nn.Module, dict[str, Tensor]]:
-        """Return the plain model and the optimizer's tensors, put together from all ranks."""
+        """Return the plain model and, on the CPU, the optimizer's tensors of all ranks."""
         tensors = whole_tensors(state_tensors(self.model, self.optimizer))
         if is_sharded(self.model):
             self._plain.load_state_dict({n: t for n, t in tensors.items() if "/" not in n})
+            self._plain.to(self.objective.region_mask.device)
         return self._plain, {name: t for name, t in tensors.items() if "/" in name}
 
     def _loop(
@@ -213,9 +197,10 @@ class Trainer:
         batches: Iterator[Window],
         sampler: Any,
         val_loader: Iterable[Window] | None,
-        val_every: int,
+        val_every: int | None,
     ) -> Outcome:
         steps = self.config.train.steps
+        val_every = val_every or steps
         self.model.train()
         self.log.begin(self.state.step, steps)
         self._compare_ranks()
@@ -304,8 +289,3 @@ class Trainer:
         if self._trace is not None:
             self._trace.flush()
         self.checkpoints.save(self.state.step, asdict(self.state), self.state.best_step)
-
-
-def _in_words(place: Mapping[str, Any]) -> str:
-    n = place["world_size"]
-    return f"{n} rank{'s' if n > 1 else ''} ({place['strategy']})"

@@ -78,7 +78,8 @@ def run_record(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_config(word: str) -> bool:
-    return word.endswith(".toml") and matches(word, RELATIVE)
+    elsewhere = word.startswith(("<path>", "~"))
+    return word.endswith(".toml") and matches(word, RELATIVE) and not elsewhere
 
 
 def _run_dir(words: list[str], manifest: Mapping[str, Any]) -> str | None:
@@ -89,7 +90,8 @@ def _run_dir(words: list[str], manifest: Mapping[str, Any]) -> str | None:
     name = f"{requested['config'].get('name', 'run')}-{requested['config_digest'][:8]}"
     asked = joined.get("--run_dir") or split.get("--run_dir") or f"runs/{name}"
     relative = asked.removeprefix("./").rstrip("/")
-    return relative if matches(relative, RELATIVE) else None
+    elsewhere = relative.startswith(("<path>", "~"))  # an absolute path, as it is recorded
+    return relative if matches(relative, RELATIVE) and not elsewhere else None
 
 
 def _literal(text: str) -> str:

@@ -1,0 +1,22 @@
+import dataclasses
+
+import pytest
+
+from boldcast.config.identity import run_digest
+from boldcast.config.schema import Config, ModelConfig, NumericsConfig, ParallelConfig
+
+
+@pytest.mark.parametrize("level", ["exact", "deterministic", "fast"])
+def test_how_ranks_work_together_is_no_part_of_a_run_at_any_level(level):
+    config = Config(numerics=NumericsConfig(level=level))
+    sharded = ParallelConfig(strategy="fsdp2", timeout_s=7.0)
+    assert run_digest(dataclasses.replace(config, parallel=sharded)) == run_digest(config)
+
+
+def test_the_level_and_the_model_are():
+    digests = {
+        run_digest(Config()),
+        run_digest(Config(numerics=NumericsConfig(level="fast"))),
+        run_digest(Config(model=ModelConfig(n_layer=1))),
+    }
+    assert len(digests) == 3
