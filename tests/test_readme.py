@@ -161,7 +161,7 @@ def test_the_table_of_scores_holds_the_printed_scores():
     assert {tuple(cells[1:]) for cells in rows(section("The bar"))} == {
         tuple(values) for values in printed.values()
     }
-    assert set(printed) == {"model", "var2", "ar8", "persistence", "scan_mean"}
+    assert set(printed) == {"model", "ar8_var2", "var2", "ar8", "persistence", "scan_mean"}
 
 
 def test_the_batch_arithmetic_is_the_example_s():
