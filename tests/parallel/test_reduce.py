@@ -45,7 +45,7 @@ def _run(line, folder):
     words = [*line, str(folder), *map(str, COUNTS)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(path.read_text()) for path in folder.iterdir()]
+    return [json.loads(path.read_text()) for path in folder.iterdir() if path.is_file()]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 6, 8])

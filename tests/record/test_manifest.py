@@ -106,7 +106,7 @@ def test_the_config_digest_is_the_configurations_own(blocks: Any) -> None:
 def test_a_real_manifest_names_neither_host_nor_home_nor_checkout(blocks: Any) -> None:
     argv = ["/opt/somewhere/bin/boldcast", "train", os.path.expanduser("~/x.toml")]
     requested = {**blocks["requested"], "argv": argv}
-    cause = f"FileNotFoundError: {Path(__file__)}"
+    cause = "FileNotFoundError: /opt/somewhere/tests/test_manifest.py"
     manifest = build({**blocks, "requested": requested},
                      {"status": "failed", "digests": {}, "first_cause": cause})  # fmt: skip
     text = canonical_json(manifest).decode()
