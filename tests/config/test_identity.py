@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from boldcast.config.identity import run_digest
+from boldcast.config.identity import differences, run_digest
 from boldcast.config.schema import Config, ModelConfig, NumericsConfig, ParallelConfig
 
 
@@ -20,3 +20,11 @@ def test_the_level_and_the_model_are():
         run_digest(Config(model=ModelConfig(n_layer=1))),
     }
     assert len(digests) == 3
+
+
+def test_what_makes_another_run_is_named_with_both_values():
+    mine = Config(seed=1, model=ModelConfig(n_layer=3), parallel=ParallelConfig(timeout_s=7.0))
+    assert differences(mine, Config()) == [
+        "`seed` is 0 there, 1 here",
+        "`model.n_layer` is 2 there, 3 here",
+    ]

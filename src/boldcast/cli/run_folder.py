@@ -23,7 +23,7 @@ from typing import Literal, TextIO
 
 import orjson
 
-from boldcast.config.identity import run_digest
+from boldcast.config.identity import differences, run_digest
 from boldcast.config.resolve import resolve, to_toml
 from boldcast.config.schema import Config
 from boldcast.errors import DataRefused, UsageRefused
@@ -54,16 +54,17 @@ def state(run_dir: Path, config: Config) -> Literal["new", "unfinished", "comple
             _refuse_foreign(run_dir)
             return "new"
     try:
-        same = run_digest(resolve(recorded, {})) == run_digest(config)
+        parted = differences(config, resolve(recorded, {}))
     except UsageRefused as error:
         raise UsageRefused(
             f"`--run_dir` must be new or hold a run of this configuration, but the config.toml in "
             f"{run_dir} cannot be read: {error.problems[0]} Use another folder."
         ) from None
-    if not same:
+    if parted:
+        shown = "; ".join(parted[:3]) + ("; ..." if len(parted) > 3 else "")
         raise UsageRefused(
             f"`--run_dir` must be new or hold a run of this configuration, but {run_dir} holds "
-            "another one (see its config.toml). Use another folder, or that configuration."
+            f"another one: {shown}. Use another folder, or its config.toml."
         )
     return "complete" if _is_complete(run_dir / "manifest.json") else "unfinished"
 

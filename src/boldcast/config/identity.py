@@ -18,8 +18,9 @@ False
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
-from boldcast.config.render import digest
+from boldcast.config.render import as_dict, digest
 from boldcast.config.schema import Config
 
 INDIFFERENT = {
@@ -41,6 +42,30 @@ The section ``parallel`` does not count as a whole.
 
 def run_digest(config: Config) -> str:
     """Return the digest of ``config`` with every setting that does not count at its default."""
+    return digest(_decisive(config))
+
+
+def differences(mine: Config, theirs: Config) -> list[str]:
+    """Return ``name is VALUE there, VALUE here`` for every setting that makes another run."""
+    here, there = _flat(_decisive(mine)), _flat(_decisive(theirs))
+    return [
+        f"`{name}` is {there[name]!r} there, {here[name]!r} here"
+        for name in here
+        if here[name] != there[name]
+    ]
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in as_dict(config).items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{leaf}": inner for leaf, inner in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _decisive(config: Config) -> Config:
     plain = Config()
     sections = {
         section: dataclasses.replace(
@@ -49,4 +74,4 @@ def run_digest(config: Config) -> str:
         )
         for section, names in INDIFFERENT.items()
     }
-    return digest(dataclasses.replace(config, parallel=plain.parallel, **sections))
+    return dataclasses.replace(config, parallel=plain.parallel, **sections)
