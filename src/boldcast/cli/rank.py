@@ -189,10 +189,10 @@ class _Record:
 
 def _fit(job: Job, record: _Record | None) -> str:
     """Train; an end by error is sealed before it goes on."""
+    job.trainer.resume()
+    if record is not None:
+        record.open(job.trainer.state.step, job.trainer.resumed_from)
     try:
-        job.trainer.resume()
-        if record is not None:
-            record.open(job.trainer.state.step, job.trainer.resumed_from)
         return job.fit().status
     except Exception as error:
         if record is not None:

@@ -51,12 +51,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         If it is missing or broken; the message names what is nearby, or the line and the reason.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as stream:
+            data = stream.read(_LARGEST_BYTES + 1)  # never all of a device
     except OSError as error:
         raise UsageRefused(_unreadable(path, error)) from None
     if len(data) > _LARGEST_BYTES:
         raise UsageRefused(
-            f"`{path}` must be a configuration of at most 1 MiB, but is {len(data)} bytes. "
+            f"`{path}` must be a configuration of at most 1 MiB, but is larger. "
             "Give the path of a TOML file."
         )
     try:
